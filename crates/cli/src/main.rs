@@ -1,0 +1,3 @@
+//! The `muser` binary.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Who runs next: requests, chunked prefill, decode and sampling.

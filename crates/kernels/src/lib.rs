@@ -1,0 +1,6 @@
+//! The arithmetic of muser: one defined value per output element, on every instruction set.
+//!
+//! `docs/numerics.md` is the contract (version E1). Each kernel has a scalar reference that reads like the contract, and
+//! twins for instruction sets that a property test compares with it bit for bit.
+
+pub mod formats;

@@ -1,0 +1,1 @@
+//! KV pages: layout, names, and the per-sequence cache that holds them.

@@ -1,0 +1,1 @@
+//! The layer graph: configuration, tensors and one forward pass for prefill and decode.

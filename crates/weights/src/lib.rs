@@ -1,0 +1,1 @@
+//! Model files: GGUF reading and writing, memory mapping, tensors and their digest.
