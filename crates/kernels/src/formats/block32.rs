@@ -60,13 +60,16 @@ fn e8m0_halved(e: u8) -> f32 {
     }
 }
 
-/// Half of a UE4M3 scale (bias 7, no infinities), halved because the codes are doubled. 0x7f stays NaN.
+/// Half of a UE4M3 scale (bias 7, no infinities, no sign), halved because the codes are doubled.
+///
+/// 0x7f is the format's NaN. A set high bit means nothing in an unsigned format, and existing readers disagree on it
+/// (some ignore it, some negate). Both become NaN, so that loading refuses them.
 fn ue4m3_halved(e: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(e >> 3 & 15), f32::from(e & 7));
-    match (e & 0x7f, exponent) {
-        (0x7f, _) => f32::NAN,
-        (_, 0) => mantissa / 1024.0,
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 8),
+    let (exponent, mantissa) = (u32::from(e >> 3), u32::from(e & 7));
+    match e {
+        0x7f.. => f32::NAN,
+        0..8 => f32::from(e) / 1024.0,
+        _ => f32::from_bits((exponent + 119) << 23 | mantissa << 20),
     }
 }
 
