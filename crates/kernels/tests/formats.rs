@@ -1,6 +1,6 @@
 //! Weight formats against golden vectors of an implementation that is not ours (`golden/formats/make.py`).
 
-use muser_kernels::formats::{Block32, KBlock, WeightClass, WeightType, dequantise_row};
+use muser_kernels::formats::{Block32, KBlock, WeightClass, WeightType, dequantise_row, first_non_finite};
 use std::path::Path;
 
 /// A file of `golden/formats`.
@@ -94,5 +94,48 @@ fn reserved_scale_bytes_of_mxfp4_and_nvfp4_decode_to_nan() {
         assert_eq!(mxfp4.is_nan(), byte == 255, "MXFP4 scale byte {byte:#x} is {mxfp4}");
         let nvfp4 = Block32::decode(WeightType::NVFP4, &block, 0).scales[0];
         assert_eq!(nvfp4.is_nan(), byte >= 0x7f, "NVFP4 scale byte {byte:#x} is {nvfp4}");
+    }
+}
+
+/// Whether block `index` has a scale or min that is not finite, by its decoder or, for plain floats, its value.
+fn is_bad(ty: WeightType, blocks: &[u8], index: usize) -> bool {
+    match ty.class() {
+        WeightClass::FloatScales => (0..ty.block_len() / 32).any(|group| {
+            let block = Block32::decode(ty, blocks, index * ty.block_len() / 32 + group);
+            block.scales.iter().chain([&block.min]).any(|s| !s.is_finite())
+        }),
+        WeightClass::IntegerScales => {
+            let block = KBlock::decode(ty, blocks, index);
+            !block.d.is_finite() || !block.dmin.is_finite()
+        }
+        WeightClass::Float => {
+            let mut value = [0.0];
+            dequantise_row(ty, &blocks[index * ty.block_bytes()..][..ty.block_bytes()], &mut value);
+            !value[0].is_finite()
+        }
+    }
+}
+
+#[test]
+fn the_first_block_with_a_non_finite_scale_is_found_wherever_it_is() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    for ty in WeightType::ALL {
+        let (count, size) = (4000, ty.block_bytes());
+        let mut blocks = vec![0; count * size];
+        rng.fill(&mut blocks);
+        let mut found = Vec::new();
+        loop {
+            let clean = found.last().map_or(0, |last| last + 1);
+            let bad = (clean..count).find(|&index| is_bad(ty, &blocks, index));
+            assert_eq!(first_non_finite(ty, &blocks), bad, "{ty}");
+            let Some(index) = bad else { break };
+            found.push(index);
+            // An all-zero block is finite in every type, so the search goes on to the next one.
+            blocks[index * size..][..size].fill(0);
+        }
+        let planted = rng.usize(0..count);
+        blocks[planted * size..][..size].fill(0xff);
+        assert_eq!(first_non_finite(ty, &blocks), Some(planted), "{ty}");
+        assert!(found.iter().any(|&index| index > 512), "{ty}: {found:?} tests too little");
     }
 }

@@ -3,10 +3,12 @@
 mod block32;
 mod block_k;
 mod dequantise;
+mod finite;
 
 pub use block_k::KBlock;
 pub use block32::Block32;
 pub use dequantise::dequantise_row;
+pub use finite::first_non_finite;
 
 /// How a tensor's elements are stored. The names are the field's; the numbers are GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
