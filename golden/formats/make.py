@@ -6,8 +6,10 @@ usage: make.py [DIRECTORY]     (pip install "gguf>=0.19" numpy; writes beside it
 For each weight type T:
   T.blocks  whole blocks as a file stores them
   T.values  little-endian f32: what `gguf.quants.dequantize` makes of those blocks
+and for types with one published rounding rule
+  T.quantised  what `gguf.quants.quantize` makes of the weights in `quantise.input` (little-endian f32)
 
-Every type's values come from the package; nothing here is a formula of our own. Left out, because muser refuses such
+All of it comes from the package; nothing here is a formula of our own. Left out, because muser refuses such
 files and the package reads them as numbers: MXFP4 scale byte 255; NVFP4 scale bytes 0x7f and 0x80..0xff.
 """
 import pathlib
@@ -15,7 +17,7 @@ import sys
 
 import gguf
 import numpy as np
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 
 TYPES = gguf.GGMLQuantizationType
 OUT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
@@ -71,6 +73,21 @@ def floats(rng):
     write("F32", singles.view(np.uint8).reshape(1, -1))
 
 
+def quantiser_input(rng):
+    """Rows of 256: bell-shaped at several sizes, heavy-tailed, one-sided, full of ties, mostly zero, constant."""
+    rows = [rng.standard_normal(256) * size for size in (1.0, 0.02, 0.02, 0.02, 1e-3, 1e-5, 300.0)]
+    rows += [rng.standard_normal(256) ** 3 * 0.01, rng.laplace(0, 0.02, 256), rng.standard_t(3, 256) * 0.02]
+    rows += [rng.uniform(0.1, 0.2, 256), rng.uniform(-0.5, 0.0, 256), rng.integers(-3, 4, 256) * 0.25]
+    rows += [rng.standard_normal(256) * (rng.random(256) < 0.02), np.full(256, -0.7), np.zeros(256)]
+    return np.array(rows, "<f4") + np.float32(0)  # no -0: tools disagree on the sign of an all-zero block's scale
+
+
+def quantised(rows):
+    (OUT / "quantise.input").write_bytes(rows.tobytes())
+    for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
+        (OUT / f"{name}.quantised").write_bytes(quantize(rows, TYPES[name]).tobytes())
+
+
 def main():
     rng = np.random.default_rng(20240229)
     for name, offsets in HALVES.items():
@@ -78,6 +95,7 @@ def main():
     with_byte_scales(rng, "MXFP4", [0, 1, 2, 3, 100, 127, 128, 200, 252, 253, 254, 126], 1)
     with_byte_scales(rng, "NVFP4", [*range(0x7F), 0x7E], 4)
     floats(rng)
+    quantised(quantiser_input(rng))
 
 
 main()

@@ -4,11 +4,13 @@ mod block32;
 mod block_k;
 mod dequantise;
 mod finite;
+mod quantise;
 
 pub use block_k::KBlock;
 pub use block32::Block32;
 pub use dequantise::dequantise_row;
 pub use finite::first_non_finite;
+pub use quantise::{QuantiseError, quantise_row};
 
 /// How a tensor's elements are stored. The names are the field's; the numbers are GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,77 @@
+//! f32 weights into stored blocks.
+//!
+//! The result is a function of the values alone: plain f32 arithmetic in a written order, no libm, no instruction set.
+//! `Q8_0`, `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1` follow the formats' published rounding rules, so that other tools write the
+//! same bytes.
+
+mod block32;
+
+use super::WeightType;
+
+/// Why a row was not quantised. Nothing is promised about the output then.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum QuantiseError {
+    /// The caller's values hold a NaN or an infinity.
+    #[error("element {index} is {value}: only finite values can be quantised")]
+    NonFinite { index: usize, value: f32 },
+    /// The values are too large for the type; `value` is the weight or block scale that does not fit.
+    #[error("{ty} cannot store {value:e}, which the weights from element {index} on need")]
+    OutOfRange { ty: WeightType, index: usize, value: f32 },
+    /// The caller's slices do not match.
+    #[error("{elements} weights of {ty} do not fill {bytes} bytes exactly")]
+    Length { ty: WeightType, elements: usize, bytes: usize },
+    /// Muser reads this type but does not write it.
+    #[error("{ty} is read but not written")]
+    Unsupported { ty: WeightType },
+}
+
+/// Writes the weights `x` to `out` as whole blocks of type `ty`.
+///
+/// # Errors
+/// A value that is not finite or too large for the type; slices that do not match; a type that is only read.
+pub fn quantise_row(ty: WeightType, x: &[f32], out: &mut [u8]) -> Result<(), QuantiseError> {
+    if ty.row_bytes(x.len()) != Some(out.len()) {
+        return Err(QuantiseError::Length { ty, elements: x.len(), bytes: out.len() });
+    }
+    if let Some(index) = x.iter().position(|v| !v.is_finite()) {
+        return Err(QuantiseError::NonFinite { index, value: x[index] });
+    }
+    match ty {
+        WeightType::F32 => blocks(ty, x, out, |[v]: &[f32; 1]| Ok(v.to_le_bytes())),
+        WeightType::F16 => blocks(ty, x, out, |&[v]| f16_bytes(v)),
+        WeightType::BF16 => blocks(ty, x, out, |&[v]| {
+            let rounded = half::bf16::from_f32(v);
+            if rounded.is_finite() { Ok(rounded.to_le_bytes()) } else { Err(DoesNotFit(v)) }
+        }),
+        WeightType::Q8_0 => blocks(ty, x, out, block32::q8_0),
+        WeightType::Q4_0 => blocks(ty, x, out, block32::q4_0),
+        WeightType::Q4_1 => blocks(ty, x, out, block32::q4_1),
+        WeightType::Q5_0 => blocks(ty, x, out, block32::q5_0),
+        WeightType::Q5_1 => blocks(ty, x, out, block32::q5_1),
+        other => Err(QuantiseError::Unsupported { ty: other }),
+    }
+}
+
+/// A weight or scale beyond the range of the field it belongs in.
+struct DoesNotFit(f32);
+
+/// Quantises block by block; `quantise` makes the bytes of one block.
+fn blocks<const LEN: usize, const BYTES: usize>(
+    ty: WeightType,
+    x: &[f32],
+    out: &mut [u8],
+    quantise: impl Fn(&[f32; LEN]) -> Result<[u8; BYTES], DoesNotFit>,
+) -> Result<(), QuantiseError> {
+    for (index, (x, out)) in x.as_chunks().0.iter().zip(out.as_chunks_mut().0).enumerate() {
+        *out = quantise(x).map_err(|DoesNotFit(value)| QuantiseError::OutOfRange { ty, index: index * LEN, value })?;
+    }
+    Ok(())
+}
+
+/// The nearest f16, ties to even.
+fn f16_bytes(value: f32) -> Result<[u8; 2], DoesNotFit> {
+    let rounded = half::f16::from_f32(value);
+    if rounded.is_finite() { Ok(rounded.to_le_bytes()) } else { Err(DoesNotFit(value)) }
+}
