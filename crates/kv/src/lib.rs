@@ -5,7 +5,13 @@
 //! and the tokens up to its end.
 //!
 //! - `layout` says which byte of a page is what.
+//! - `page` owns page memory: a [`Page`] is shared by reference and copied before it is changed.
+//! - `pool` is the budget and the free lists that pages come from and return to.
 
 mod layout;
+mod page;
+mod pool;
 
 pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageLayout};
+pub use page::Page;
+pub use pool::{OutOfPages, PagePool, PoolUse};
