@@ -7,11 +7,20 @@
 //! - `layout` says which byte of a page is what.
 //! - `page` owns page memory: a [`Page`] is shared by reference and copied before it is changed.
 //! - `pool` is the budget and the free lists that pages come from and return to.
+//! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
+//! - `cache` is one sequence: append in three steps, read, forget behind the window.
+//! - `rewind` takes rows back, and forks a cache that shares a prefix.
 
+mod cache;
 mod layout;
 mod page;
 mod pool;
+mod rewind;
+mod spec;
 
+pub use cache::{AppendError, LayerPages, SequenceCache};
 pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageLayout};
 pub use page::Page;
 pub use pool::{OutOfPages, PagePool, PoolUse};
+pub use rewind::RewindError;
+pub use spec::{CacheSpec, LayerSpec, PageSet, SpecError};
