@@ -4,3 +4,4 @@
 //! twins for instruction sets that a property test compares with it bit for bit.
 
 pub mod formats;
+pub mod pool;
