@@ -3,5 +3,9 @@
 //! `docs/numerics.md` is the contract (version E1). Each kernel has a scalar reference that reads like the contract, and
 //! twins for instruction sets that a property test compares with it bit for bit.
 
+pub mod attention;
+mod exp2;
 pub mod formats;
 pub mod pool;
+pub mod rope;
+pub mod rows;

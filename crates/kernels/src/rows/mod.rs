@@ -1,0 +1,66 @@
+//! Operations on single rows of f32: norms, residual sums, gates, the logits' soft-cap and the rotary embedding (rules 5 to 8
+//! and 10 of `docs/numerics.md`).
+
+mod reference;
+
+use crate::rope::{RopeAngles, RopeStyle};
+
+/// `rms_norm(x, weight, eps, out)`
+pub type RmsNorm = fn(&[f32], Option<&[f32]>, f32, &mut [f32]);
+
+/// One implementation of every row operation. All implementations give the same bits.
+///
+/// Values that are not finite are not looked for here: they stay visible in the result (as NaN or an infinity), and the
+/// next quantisation or the check of the logits ([`Self::all_finite`]) reports them.
+///
+/// Every function panics if two slices that must agree in length do not.
+#[derive(Clone, Copy, Debug)]
+pub struct RowKernels {
+    /// The instruction set: `reference`, `avx2` or `avx512`.
+    pub name: &'static str,
+    /// `rms_norm(x, weight, eps, out)`: root-mean-square norm of one vector, times `weight` if there is one. All `[n]`.
+    pub rms_norm: RmsNorm,
+    /// `rms_norm_in_place(x, weight, eps)`: the same with `x` replaced; a head vector's QK-norm.
+    pub rms_norm_in_place: fn(&mut [f32], Option<&[f32]>, f32),
+    /// `add(h, y)`: `h = h + y`, the residual sum or a bias. Both `[n]`.
+    pub add: fn(&mut [f32], &[f32]),
+    /// `silu_mul(gate, up)`: `gate = SiLU(gate) * up`. Both `[n]`.
+    pub silu_mul: fn(&mut [f32], &[f32]),
+    /// `sigmoid_gate(o, gate)`: `o = o * sigmoid(gate)`. Both `[n]`.
+    pub sigmoid_gate: fn(&mut [f32], &[f32]),
+    /// `scale_soft_cap(z, scale, cap)`: `z = z * scale`, then `z = cap * tanh(z / cap)`; each step only where given.
+    pub scale_soft_cap: fn(&mut [f32], Option<f32>, Option<f32>),
+    /// `rope(x, angles, style)`: rotates the first `2 * angles.cos.len()` dimensions of one head vector.
+    pub rope: fn(&mut [f32], RopeAngles<'_>, RopeStyle),
+    /// `all_finite(x)`: whether no element is NaN or infinite.
+    pub all_finite: fn(&[f32]) -> bool,
+}
+
+impl RowKernels {
+    /// The scalar definition.
+    pub fn reference() -> Self {
+        reference::kernels()
+    }
+
+    /// What this CPU can run: the reference first, the fastest last.
+    pub fn available() -> Vec<Self> {
+        std::iter::once(Self::reference()).chain(twins()).collect()
+    }
+
+    /// The fastest implementation that this CPU can run.
+    pub fn detected() -> Self {
+        twins().last().unwrap_or_else(Self::reference)
+    }
+
+    /// The implementation called `name`, if it exists and this CPU can run it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|k| k.name == name)
+    }
+}
+
+/// Lanes of the sum of squares.
+const NORM_LANES: usize = 256;
+
+fn twins() -> impl Iterator<Item = RowKernels> {
+    std::iter::empty()
+}

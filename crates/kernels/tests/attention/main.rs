@@ -1,0 +1,4 @@
+//! Attention through its public interface, on every implementation that this machine can run.
+
+mod accuracy;
+mod sequence;
