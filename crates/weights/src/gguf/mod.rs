@@ -30,6 +30,7 @@ mod parse;
 mod split;
 mod tensor;
 mod value;
+mod writer;
 
 pub use error::{Fault, GgufError, Item};
 pub use files::{ModelFiles, OpenError};
@@ -39,3 +40,4 @@ pub use parse::{ENTRIES_MAX, Gguf, HeaderOnly, KEY_BYTES_MAX, TENSOR_NAME_BYTES_
 pub use split::SplitError;
 pub use tensor::{Tensor, TensorError, Weight};
 pub use value::{Array, Elements, Value, ValueType};
+pub use writer::{Element, GgufWriter, PlannedTensor, WriteError};

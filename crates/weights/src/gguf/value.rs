@@ -182,6 +182,11 @@ impl<'a> Array<'a> {
         self.len == 0
     }
 
+    /// The elements as the file stores them, one after the other.
+    pub fn encoded(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The elements in order. Nothing is copied.
     pub fn iter(&self) -> Elements<'a> {
         Elements { element: self.element, left: self.len, bytes: self.bytes }
