@@ -6,5 +6,6 @@
 
 pub mod gguf;
 mod mapped_file;
+pub mod testing;
 
 pub use mapped_file::MappedFile;

@@ -1,0 +1,13 @@
+//! Small random models for tests and demonstrations: complete GGUF files, tokenizer included, without a download.
+//!
+//! The same [`ModelSpec`] gives the same bytes on every machine: numbers come from integers of the module's own generator,
+//! scaled by operations that IEEE 754 rounds in one way only. The weights are noise of a size that keeps activations near
+//! one, so a model says nothing sensible but exercises every tensor.
+
+mod random;
+mod spec;
+mod tensors;
+mod tokenizer;
+
+pub use spec::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, repeating_pattern};
+pub use tensors::{GenerateError, Quantise, Storage, generate, glimmer_30b, header};
