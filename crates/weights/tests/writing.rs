@@ -4,7 +4,7 @@ mod common;
 
 use common::everything;
 use muser_kernels::formats::WeightType;
-use muser_weights::gguf::{Fault, Gguf, GgufWriter, ModelFiles, Value, ValueType, WriteError};
+use muser_weights::gguf::{Element, Fault, Gguf, GgufWriter, ModelFiles, Value, ValueType, WriteError};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -15,29 +15,48 @@ fn written(writer: &GgufWriter, data: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// A random value of any type; of the 13, arrays are chosen from all element types.
-fn set_random(writer: &mut GgufWriter, key: &str, random: &mut fastrand::Rng) {
+/// Adds a random value of any type, or an array of some type; returns what is to be read, as [`shown`].
+fn set_random(writer: &mut GgufWriter, key: &str, random: &mut fastrand::Rng) -> String {
     let len = random.usize(0..5);
+    let bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
     let text = |random: &mut fastrand::Rng| -> String { (0..random.usize(0..9)).map(|_| random.char(..)).collect() };
-    match random.usize(0..16) {
-        0 => writer.set(key, Value::U8(random.u8(..))),
-        1 => writer.set(key, Value::I8(random.i8(..))),
-        2 => writer.set(key, Value::U16(random.u16(..))),
-        3 => writer.set(key, Value::I16(random.i16(..))),
-        4 => writer.set(key, Value::U32(random.u32(..))),
-        5 => writer.set(key, Value::I32(random.i32(..))),
-        6 => writer.set(key, Value::F32(random.f32())),
-        7 => writer.set(key, Value::Bool(random.bool())),
-        8 => writer.set(key, Value::String(&(0..len).map(|_| random.u8(..)).collect::<Vec<_>>())),
-        9 => writer.set(key, Value::U64(random.u64(..))),
-        10 => writer.set(key, Value::I64(random.i64(..))),
-        11 => writer.set(key, Value::F64(random.f64())),
-        12 => writer.set_array(key, &(0..len).map(|_| random.i64(..)).collect::<Vec<_>>()),
-        13 => writer.set_array(key, &(0..len).map(|_| random.bool()).collect::<Vec<_>>()),
-        14 => writer.set_array(key, &(0..len).map(|_| random.u16(..)).collect::<Vec<_>>()),
-        _ => writer.set_array(key, &(0..len).map(|_| text(random)).collect::<Vec<_>>()),
+    let value = match random.usize(0..17) {
+        0 => Value::U8(random.u8(..)),
+        1 => Value::I8(random.i8(..)),
+        2 => Value::U16(random.u16(..)),
+        3 => Value::I16(random.i16(..)),
+        4 => Value::U32(random.u32(..)),
+        5 => Value::I32(random.i32(..)),
+        6 => Value::F32(random.f32()),
+        7 => Value::Bool(random.bool()),
+        8 => Value::String(&bytes),
+        9 => Value::U64(random.u64(..)),
+        10 => Value::I64(random.i64(..)),
+        11 => Value::F64(random.f64()),
+        12 => return set_array(writer, key, bytes, |value| Value::U8(*value)),
+        13 => return set_array(writer, key, (0..len).map(|_| random.i64(..)).collect(), |value| Value::I64(*value)),
+        14 => return set_array(writer, key, (0..len).map(|_| random.bool()).collect(), |value| Value::Bool(*value)),
+        15 => return set_array(writer, key, (0..len).map(|_| random.f32()).collect(), |value| Value::F32(*value)),
+        _ => {
+            let strings: Vec<String> = (0..len).map(|_| text(random)).collect();
+            return set_array(writer, key, strings, |value| Value::String(value.as_bytes()));
+        }
+    };
+    writer.set(key, value).unwrap();
+    shown(value)
+}
+
+fn set_array<T: Element>(writer: &mut GgufWriter, key: &str, values: Vec<T>, value: fn(&T) -> Value) -> String {
+    writer.set_array(key, &values).unwrap();
+    format!("{} {:?}", T::TYPE, values.iter().map(value).collect::<Vec<_>>())
+}
+
+/// A value as text that is the same for equal values only.
+fn shown(value: Value) -> String {
+    match value {
+        Value::Array(array) => format!("{} {:?}", array.element_type(), array.iter().collect::<Vec<_>>()),
+        scalar => format!("{scalar:?}"),
     }
-    .unwrap();
 }
 
 #[test]
@@ -45,9 +64,8 @@ fn what_was_written_is_read() {
     for seed in 0..500 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut writer = GgufWriter::new();
-        for index in 0..random.usize(0..20) {
-            set_random(&mut writer, &format!("key.{index}"), &mut random);
-        }
+        let keys: Vec<String> = (0..random.usize(0..20)).map(|index| format!("key.{index}")).collect();
+        let values: Vec<String> = keys.iter().map(|key| set_random(&mut writer, key, &mut random)).collect();
         let mut data = BTreeMap::new();
         for index in 0..random.usize(0..8) {
             let ty = WeightType::ALL[random.usize(..WeightType::ALL.len())];
@@ -61,6 +79,8 @@ fn what_was_written_is_read() {
         }
         let bytes = written(&writer, &data);
         let file = Gguf::parse(&bytes).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(file.metadata().iter().map(|(key, _)| key).eq(&keys), "seed {seed}");
+        assert_eq!(file.metadata().iter().map(|(_, value)| shown(value)).collect::<Vec<_>>(), values, "seed {seed}");
         assert_eq!(file.tensors().len(), data.len(), "seed {seed}");
         for (tensor, planned) in file.tensors().zip(writer.tensors()) {
             assert_eq!(tensor.name(), planned.name(), "seed {seed}");
@@ -68,7 +88,7 @@ fn what_was_written_is_read() {
             assert_eq!(tensor.weight().unwrap().ty, planned.weight_type(), "seed {seed}");
             assert_eq!(tensor.bytes().unwrap(), data[tensor.name()], "seed {seed}");
         }
-        // Written again from what was read, the file is the same: so every key and value was read as it was written.
+        // Written again from what was read, the file is the same.
         let mut again = GgufWriter::new();
         again.copy_metadata(file.metadata()).unwrap();
         for tensor in file.tensors() {
