@@ -9,3 +9,8 @@ pub mod formats;
 pub mod pool;
 pub mod rope;
 pub mod rows;
+pub mod activations;
+pub mod arena;
+pub mod dot;
+pub mod formats;
+pub mod matrix;

@@ -1,0 +1,40 @@
+//! What every panel function does around its kernel: checks, chooses by class, and finishes lanes.
+
+use std::ops::Range;
+
+use super::general;
+use crate::activations::Activations;
+use crate::formats::WeightClass;
+use crate::matrix::{Form, Matrix, PANEL_ROWS};
+
+/// Outputs of one activation row.
+pub(super) type Lanes = [f32; PANEL_ROWS];
+
+/// Checks the arguments of a panel function, zeroes `tile`, has `packed` or `floats` fill it (class GEN is done here),
+/// and applies the matrix's scale.
+pub(super) fn fill(
+    (matrix, panel): (&Matrix, usize),
+    (x, rows): (&Activations, Range<usize>),
+    tile: &mut [Lanes],
+    packed: impl FnOnce(&mut [Lanes]),
+    floats: impl FnOnce(&mut [Lanes]),
+) {
+    assert_eq!(tile.len(), rows.len(), "elements of the tile and activation rows");
+    assert_eq!(matrix.cols(), x.cols(), "columns of the matrix and of the activations");
+    assert!(panel < matrix.panels(), "panel {panel} of {}", matrix.panels());
+    assert!(rows.end <= x.rows(), "activation row {} of {}", rows.end, x.rows());
+    tile.fill([0.0; PANEL_ROWS]);
+    match (matrix.weight_type().class(), matrix.form()) {
+        (WeightClass::Float, _) => floats(tile),
+        (_, Form::General) => general::panel(matrix, panel, x, rows, tile),
+        _ => packed(tile),
+    }
+    if let Some(scale) = matrix.scale() {
+        let present = matrix.panel_rows(panel);
+        for lanes in tile {
+            for lane in &mut lanes[..present] {
+                *lane *= scale;
+            }
+        }
+    }
+}

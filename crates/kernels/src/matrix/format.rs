@@ -1,0 +1,281 @@
+//! How the panels of each weight type are laid out: the constants that packing and every kernel are written over.
+//!
+//! A *panel* is 16 output rows side by side. It is a sequence of *units*, one per 256 columns for types with integer
+//! sub-scales and one per 32 columns for types with float scales:
+//!
+//! | part        | integer sub-scales                                             | float scales                       |
+//! |-------------|----------------------------------------------------------------|------------------------------------|
+//! | scales      | d, f16 `[16 rows]`                                             | f16 or bf16 `[32 / SUB][16 rows]`  |
+//! | sub-scales  | i8 `[pair of sub-blocks][16 rows][2]`, times 2^e               |                                    |
+//! | mins        | `-M`, i16 `[pair of 32-blocks][16 rows][2]`                    | f16 `[16 rows]`                    |
+//! | codes       | per 32 columns: `LINES` lines of 64 bytes                      | the same                           |
+//!
+//! A line holds 4 bytes of each row. *Quad* `c` of a block is its columns `4c .. 4c + 4`.
+//! * Bytes: line `c` holds quad `c`.
+//! * Nibbles: line `c` (of 4) holds quad `c` in the low and quad `c + 4` in the high halves of its bytes.
+//! * One high bit: a fifth line, whose byte has bit 4 of quad `c` at bit `c`.
+//! * Two high bits: two more lines; bits 4 and 5 of quad `c` at bits `2 (c mod 4)` and above of line `4 + c / 4`.
+//!
+//! Little-endian; no padding; every part starts at a multiple of 32 bytes. A code is `stored - OFFSET`, or
+//! `table[stored]`, which is then also the stored value that arithmetic sees (see [`Format::TABLE`]).
+
+#![expect(non_camel_case_types, reason = "the formats' own names")]
+
+use crate::formats::{E2M1_DOUBLED, IQ4_CODEBOOK, WeightType};
+
+/// Output rows side by side in a panel: one SIMD lane is one output row.
+pub const PANEL_ROWS: usize = 16;
+/// Bytes of a line: 4 of each row.
+pub(crate) const LINE: usize = 4 * PANEL_ROWS;
+/// Bytes of one f16 per row.
+pub(crate) const HALVES: usize = 2 * PANEL_ROWS;
+
+/// How the codes of a block are spread over lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// Two codes per byte.
+    Nibbles,
+    /// Two codes per byte and a line of fifth bits.
+    NibblesAndBit,
+    /// Two codes per byte and two lines of bit pairs.
+    NibblesAndPair,
+    /// One code per byte.
+    Bytes,
+}
+
+/// The constants of one packed weight type. All rule on columns within a row; none on rows.
+pub(crate) trait Format: 'static {
+    /// The type as stored in the file.
+    const TYPE: WeightType;
+    /// How codes are stored.
+    const STORAGE: Storage;
+    /// Subtracted from what is stored (after the table) to get the code; zero if `SIGNED`.
+    const OFFSET: i16 = 0;
+    /// Whether what is stored (after the table) is an i8. If not it is unsigned.
+    const SIGNED: bool = false;
+    /// The largest unsigned stored value (after the table): bounds how many products an i16 can add up.
+    const LARGEST: i32;
+    /// Maps nibbles to stored values.
+    const TABLE: Option<[i8; 16]> = None;
+    /// Weights per sub-scale or float scale: 16 or 32.
+    const SUB: usize = 32;
+    /// Whether there are mins.
+    const MINS: bool = false;
+    /// Whether the scales are 256 columns' d with integer sub-scales.
+    const INTEGER_SCALES: bool;
+    /// Whether 16-bit scales are bf16; if not they are f16.
+    const BRAIN_FLOATS: bool = false;
+
+    /// Blocks of 32 columns per unit.
+    const BLOCKS: usize = if Self::INTEGER_SCALES { 8 } else { 1 };
+    /// Lines per block.
+    const LINES: usize = match Self::STORAGE {
+        Storage::Nibbles => 4,
+        Storage::NibblesAndBit => 5,
+        Storage::NibblesAndPair => 6,
+        Storage::Bytes => 8,
+    };
+    /// First byte of the sub-scales in a unit.
+    const SUB_SCALES_AT: usize = HALVES;
+    /// First byte of the mins in a unit.
+    const MINS_AT: usize =
+        if Self::INTEGER_SCALES { HALVES + 256 / Self::SUB * PANEL_ROWS } else { 32 / Self::SUB * HALVES };
+    /// First byte of the codes in a unit.
+    const CODES_AT: usize = Self::MINS_AT
+        + match (Self::MINS, Self::INTEGER_SCALES) {
+            (false, _) => 0,
+            (true, true) => 8 * HALVES,
+            (true, false) => HALVES,
+        };
+    /// Bytes of the codes of a block.
+    const BLOCK_BYTES: usize = Self::LINES * LINE;
+    /// Bytes of a unit.
+    const UNIT_BYTES: usize = Self::CODES_AT + Self::BLOCKS * Self::BLOCK_BYTES;
+    /// Columns of a unit.
+    const UNIT_COLS: usize = 32 * Self::BLOCKS;
+    /// How many quads of unsigned codes times 8-bit activations can be added up in an i16: each adds two products.
+    const CHAIN: usize = if Self::SIGNED {
+        1
+    } else if 16 * Self::LARGEST * 127 <= 32767 {
+        8
+    } else if 8 * Self::LARGEST * 127 <= 32767 {
+        4
+    } else {
+        2
+    };
+}
+
+macro_rules! formats {
+    ($($(#[$doc:meta])* $name:ident { $($constant:ident = $value:expr),* $(,)? })*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl Format for $name {
+            const TYPE: WeightType = WeightType::$name;
+            $(formats!(@ $constant $value);)*
+        }
+    )*};
+    (@ STORAGE $value:expr) => { const STORAGE: Storage = $value; };
+    (@ OFFSET $value:expr) => { const OFFSET: i16 = $value; };
+    (@ SIGNED $value:expr) => { const SIGNED: bool = $value; };
+    (@ LARGEST $value:expr) => { const LARGEST: i32 = $value; };
+    (@ TABLE $value:expr) => { const TABLE: Option<[i8; 16]> = Some($value); };
+    (@ SUB $value:expr) => { const SUB: usize = $value; };
+    (@ MINS $value:expr) => { const MINS: bool = $value; };
+    (@ INTEGER_SCALES $value:expr) => { const INTEGER_SCALES: bool = $value; };
+    (@ BRAIN_FLOATS $value:expr) => { const BRAIN_FLOATS: bool = $value; };
+}
+
+formats! {
+    /// Unsigned nibbles, sub-scales and mins per 32.
+    Q4_K { STORAGE = Storage::Nibbles, LARGEST = 15, MINS = true, INTEGER_SCALES = true }
+    /// As `Q4_K` with a fifth bit.
+    Q5_K { STORAGE = Storage::NibblesAndBit, LARGEST = 31, MINS = true, INTEGER_SCALES = true }
+    /// Six bits, signed sub-scales per 16.
+    Q6_K { STORAGE = Storage::NibblesAndPair, LARGEST = 63, OFFSET = 32, SUB = 16, INTEGER_SCALES = true }
+    /// Nibbles into the codebook, signed sub-scales per 32.
+    IQ4_XS { STORAGE = Storage::Nibbles, LARGEST = 127, TABLE = IQ4_CODEBOOK, SIGNED = true, INTEGER_SCALES = true }
+    /// Nibbles with offset 8.
+    Q4_0 { STORAGE = Storage::Nibbles, LARGEST = 15, OFFSET = 8, INTEGER_SCALES = false }
+    /// Nibbles with a float min.
+    Q4_1 { STORAGE = Storage::Nibbles, LARGEST = 15, MINS = true, INTEGER_SCALES = false }
+    /// Five bits with offset 16.
+    Q5_0 { STORAGE = Storage::NibblesAndBit, LARGEST = 31, OFFSET = 16, INTEGER_SCALES = false }
+    /// Five bits with a float min.
+    Q5_1 { STORAGE = Storage::NibblesAndBit, LARGEST = 31, MINS = true, INTEGER_SCALES = false }
+    /// Signed bytes.
+    Q8_0 { STORAGE = Storage::Bytes, LARGEST = 128, SIGNED = true, INTEGER_SCALES = false }
+    /// Nibbles into the codebook.
+    IQ4_NL { STORAGE = Storage::Nibbles, LARGEST = 127, TABLE = IQ4_CODEBOOK, SIGNED = true, INTEGER_SCALES = false }
+    /// Nibbles into doubled E2M1 values, stored 12 higher so that they are unsigned.
+    MXFP4 {
+        STORAGE = Storage::Nibbles,
+        LARGEST = 24,
+        TABLE = E2M1_RAISED,
+        OFFSET = E2M1_OFFSET,
+        INTEGER_SCALES = false,
+        BRAIN_FLOATS = true,
+    }
+    /// As `MXFP4`, one scale per 16.
+    NVFP4 {
+        STORAGE = Storage::Nibbles,
+        LARGEST = 24,
+        TABLE = E2M1_RAISED,
+        OFFSET = E2M1_OFFSET,
+        SUB = 16,
+        INTEGER_SCALES = false,
+    }
+}
+
+/// Makes the doubled E2M1 values unsigned.
+const E2M1_OFFSET: i16 = 12;
+/// The doubled E2M1 values, 12 higher.
+const E2M1_RAISED: [i8; 16] = {
+    let mut raised = E2M1_DOUBLED;
+    let mut at = 0;
+    while at < 16 {
+        raised[at] += 12;
+        at += 1;
+    }
+    raised
+};
+
+/// A part of a panel of `F` with its codes expanded to one per byte, after the table: what many tokens are multiplied
+/// with. Everything else is laid out as in `F`.
+pub(crate) struct Expanded<F>(std::marker::PhantomData<F>);
+
+impl<F: Format> Format for Expanded<F> {
+    const TYPE: WeightType = F::TYPE;
+    const STORAGE: Storage = Storage::Bytes;
+    const OFFSET: i16 = F::OFFSET;
+    const SIGNED: bool = F::SIGNED;
+    const LARGEST: i32 = F::LARGEST;
+    const SUB: usize = F::SUB;
+    const MINS: bool = F::MINS;
+    const INTEGER_SCALES: bool = F::INTEGER_SCALES;
+    const BRAIN_FLOATS: bool = F::BRAIN_FLOATS;
+}
+
+/// Evaluates `$body` with `$format` standing for the packed format of weight type `$ty`; `$other` for float types.
+macro_rules! with_format {
+    ($ty:expr, $format:ident => $body:expr, $other:expr) => {{
+        use $crate::formats::WeightType as Type;
+        use $crate::matrix::format as packed;
+        match $ty {
+            Type::Q4_K => {
+                type $format = packed::Q4_K;
+                $body
+            }
+            Type::Q5_K => {
+                type $format = packed::Q5_K;
+                $body
+            }
+            Type::Q6_K => {
+                type $format = packed::Q6_K;
+                $body
+            }
+            Type::IQ4_XS => {
+                type $format = packed::IQ4_XS;
+                $body
+            }
+            Type::Q4_0 => {
+                type $format = packed::Q4_0;
+                $body
+            }
+            Type::Q4_1 => {
+                type $format = packed::Q4_1;
+                $body
+            }
+            Type::Q5_0 => {
+                type $format = packed::Q5_0;
+                $body
+            }
+            Type::Q5_1 => {
+                type $format = packed::Q5_1;
+                $body
+            }
+            Type::Q8_0 => {
+                type $format = packed::Q8_0;
+                $body
+            }
+            Type::IQ4_NL => {
+                type $format = packed::IQ4_NL;
+                $body
+            }
+            Type::MXFP4 => {
+                type $format = packed::MXFP4;
+                $body
+            }
+            Type::NVFP4 => {
+                type $format = packed::NVFP4;
+                $body
+            }
+            Type::F32 | Type::F16 | Type::BF16 => $other,
+        }
+    }};
+}
+pub(crate) use with_format;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_take_little_more_than_the_file_and_keep_the_alignment() {
+        for ty in WeightType::ALL {
+            let (bytes, cols) = with_format!(ty, F => (F::UNIT_BYTES, F::UNIT_COLS), continue);
+            let file = ty.row_bytes(cols.max(ty.block_len())).unwrap() * PANEL_ROWS * cols / cols.max(ty.block_len());
+            assert!(bytes.is_multiple_of(32), "{ty}: {bytes}");
+            assert!(bytes * 100 <= file * 118, "{ty}: {bytes} bytes of panel for {file} of file");
+        }
+    }
+
+    #[test]
+    fn sums_of_a_chain_fit_an_i16() {
+        for ty in WeightType::ALL {
+            let (chain, largest) = with_format!(ty, F => (F::CHAIN, F::LARGEST), continue);
+            let largest_sum = i32::try_from(chain).unwrap() * 2 * largest * 127;
+            assert!(largest_sum <= i32::from(i16::MAX), "{ty}: {largest_sum}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Rule 1 of `docs/numerics.md`: what a tensor's scales and codes allow, found before it is packed.
+
+use super::MatrixError;
+use crate::formats::{KBlock, WeightType};
+
+/// The largest `sum |w'|` of a group whose product with 8-bit activations stays below 2^24.
+const LIMIT: i32 = ((1 << 24) - 1) / 127;
+
+/// How the integer weights of a tensor are formed. A tensor takes the last form that any of its blocks needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    /// Mins in half steps: `w' = 2 sc q - M`; `e = 1`. Also the form of types without integer mins, where `e` is unused.
+    HalfSteps,
+    /// Mins in whole steps: `w' = sc q - M`; `e = 0`.
+    WholeSteps,
+    /// Mins in a float chain of their own: class GEN.
+    General,
+}
+
+impl Form {
+    /// The exponent `e`.
+    pub(crate) fn exponent(self) -> u32 {
+        u32::from(self == Self::HalfSteps)
+    }
+}
+
+/// What the rows of a tensor looked at so far need. Scans of different rows may run in parallel and are then merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    pub(super) form: Form,
+}
+
+impl Scan {
+    /// Looks at `raw`: whole rows of `cols` weights as stored in the file. `first_row` is the number of the first, for
+    /// the error.
+    ///
+    /// # Errors
+    /// If `raw` is not whole rows of whole blocks, or a scale or a float weight is NaN or infinite.
+    pub fn of(ty: WeightType, cols: usize, first_row: usize, raw: &[u8]) -> Result<Self, MatrixError> {
+        let row_bytes = ty.row_bytes(cols).filter(|&bytes| bytes > 0).ok_or(MatrixError::Columns { ty, cols })?;
+        if !raw.len().is_multiple_of(row_bytes) {
+            return Err(MatrixError::Bytes { expected: raw.len().next_multiple_of(row_bytes), got: raw.len() });
+        }
+        let blocks = cols / ty.block_len();
+        let mut form = Form::HalfSteps;
+        for (index, row) in raw.chunks_exact(row_bytes).enumerate() {
+            if let Some(block) = first_non_finite(ty, row) {
+                return Err(MatrixError::NonFinite { ty, row: first_row + index, block });
+            }
+            if matches!(ty, WeightType::Q4_K | WeightType::Q5_K) {
+                form = (0..blocks).map(|block| form_of(&KBlock::decode(ty, row, block))).fold(form, Form::max);
+            }
+        }
+        Ok(Self { form })
+    }
+
+    /// What rows of both scans together need.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        Self { form: self.form.max(other.form) }
+    }
+}
+
+/// `rho` of a block with mins; zero where there is nothing to divide.
+pub(super) fn min_ratio(block: &KBlock) -> f32 {
+    if block.dmin == 0.0 { 0.0 } else { block.dmin / block.d }
+}
+
+/// `M`: a sub-min in units of `d * 2^-exponent`. Exact as a float; may be beyond any integer type.
+pub(super) fn integer_min(ratio: f32, min: u8, exponent: u32) -> f32 {
+    let steps = if exponent == 1 { 2.0 } else { 1.0 };
+    (ratio * f32::from(min) * steps).round_ties_even()
+}
+
+/// The form that one block needs.
+fn form_of(block: &KBlock) -> Form {
+    if block.d == 0.0 && block.dmin != 0.0 {
+        return Form::General;
+    }
+    let ratio = min_ratio(block);
+    let (mut half_sum, mut half_largest, mut whole_largest) = (0, 0, 0);
+    for (j, codes) in block.codes.chunks_exact(32).enumerate() {
+        let (scale, min) = (i32::from(block.scales[2 * j]), block.mins[2 * j]);
+        let (half, whole) = (integer_min(ratio, min, 1), integer_min(ratio, min, 0));
+        if whole.abs() > 32767.0 {
+            return Form::General;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "integers of at most 2 * 32767 + 1")]
+        let (half, whole) = (half as i32, whole as i32);
+        for &code in codes {
+            let product = scale * i32::from(code);
+            half_sum += (2 * product - half).abs();
+            half_largest = half_largest.max((2 * product - half).abs());
+            whole_largest = whole_largest.max((product - whole).abs());
+        }
+    }
+    if half_sum <= LIMIT && half_largest <= 2047 {
+        Form::HalfSteps
+    } else if whole_largest <= 32767 {
+        Form::WholeSteps
+    } else {
+        Form::General
+    }
+}
+
+/// The first block of `row` with a scale, min or float weight that is NaN or infinite.
+fn first_non_finite(ty: WeightType, row: &[u8]) -> Option<usize> {
+    let bad_half = |bytes: &[u8], at: usize| bytes[at + 1] & 0x7c == 0x7c;
+    let bad = |block: &[u8]| match ty {
+        WeightType::F32 => block[3] & 0x7f == 0x7f && block[2] & 0x80 == 0x80,
+        WeightType::BF16 => block[1] & 0x7f == 0x7f && block[0] & 0x80 == 0x80,
+        WeightType::Q6_K => bad_half(block, 208),
+        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => {
+            bad_half(block, 0) || bad_half(block, 2)
+        }
+        WeightType::MXFP4 => block[0] == 255,
+        WeightType::NVFP4 => block[..4].iter().any(|&scale| scale >= 0x7f),
+        _ => bad_half(block, 0),
+    };
+    row.chunks_exact(ty.block_bytes()).position(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    /// A `Q4_K` block whose sub-blocks have the given scales and mins; all codes are `code` but the first.
+    fn block(d: f32, dmin: f32, sub: [(u8, u8); 8], (first, code): (u8, u8)) -> Vec<u8> {
+        let mut bytes = vec![code | code << 4; 144];
+        bytes[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+        bytes[2..4].copy_from_slice(&f16::from_f32(dmin).to_le_bytes());
+        for j in 0..4 {
+            bytes[4 + j] = sub[j].0 | sub[j + 4].0 >> 4 << 6;
+            bytes[8 + j] = sub[j].1 | sub[j + 4].1 >> 4 << 6;
+            bytes[12 + j] = sub[j + 4].0 & 15 | (sub[j + 4].1 & 15) << 4;
+        }
+        bytes[16] = first | code << 4;
+        bytes
+    }
+
+    fn form(block: &[u8]) -> Form {
+        Scan::of(WeightType::Q4_K, 256, 0, block).unwrap().form
+    }
+
+    #[test]
+    fn half_steps_end_where_the_sum_of_a_block_passes_the_limit() {
+        assert_eq!(LIMIT, 132_104);
+        // M = 16 m, so 258 m together are 4,128 steps of 32 weights: 132,096. Sub-block 0 holds 2 sc q more.
+        let mins = [0, 63, 63, 63, 63, 6, 0, 0];
+        let with_first = |scale: u8, first: u8| {
+            let sub = std::array::from_fn(|j| (if j == 0 { scale } else { 0 }, mins[j]));
+            form(&block(1.0, 8.0, sub, (first, 0)))
+        };
+        assert_eq!(with_first(1, 4), Form::HalfSteps);
+        assert_eq!(with_first(1, 5), Form::WholeSteps);
+    }
+
+    #[test]
+    fn half_steps_end_where_a_weight_passes_2047() {
+        let sub = [(0, 1), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
+        assert_eq!(form(&block(1.0, 1023.5, sub, (0, 0))), Form::HalfSteps);
+        assert_eq!(form(&block(1.0, 1024.0, sub, (0, 0))), Form::WholeSteps);
+        assert_eq!(form(&block(-1.0, 1023.5, sub, (0, 0))), Form::HalfSteps);
+        assert_eq!(form(&block(-1.0, 1024.0, sub, (0, 0))), Form::WholeSteps);
+    }
+
+    #[test]
+    fn whole_steps_end_where_a_weight_or_a_min_passes_32767() {
+        // M = dmin / d is 32752, the largest f16 below 32768, and 32768; doubled both are beyond half steps.
+        let sub = |scale| [(scale, 1), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
+        let at = |dmin: f32, scale: u8| form(&block(2f32.powi(-10), dmin, sub(scale), (15, 0)));
+        assert_eq!(at(32752.0 / 1024.0, 0), Form::WholeSteps);
+        assert_eq!(at(32768.0 / 1024.0, 0), Form::General);
+        // A weight of 15 brings |w'| back under the limit, but not the min.
+        assert_eq!(at(32768.0 / 1024.0, 63), Form::General);
+        // With the sign turned the weight passes the limit first.
+        assert_eq!(at(-32752.0 / 1024.0, 1), Form::WholeSteps);
+        assert_eq!(at(-32752.0 / 1024.0, 2), Form::General);
+    }
+
+    #[test]
+    fn a_min_without_a_scale_needs_the_general_form() {
+        let sub = [(1, 1); 8];
+        assert_eq!(form(&block(0.0, 0.5, sub, (1, 1))), Form::General);
+        assert_eq!(form(&block(-0.0, 0.5, sub, (1, 1))), Form::General);
+        assert_eq!(form(&block(0.0, 0.0, sub, (1, 1))), Form::HalfSteps);
+        assert_eq!(form(&block(0.0, -0.0, sub, (1, 1))), Form::HalfSteps);
+    }
+}
