@@ -4,10 +4,15 @@
 //! head and a block of query rows; its result does not depend on how rows are grouped into jobs, on the instruction set,
 //! or on any byte of a key that no query of the job sees.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod blocked;
 mod page;
 mod reference;
 mod scratch;
 mod shape;
+mod store;
 
 pub use page::KvLayout;
 pub use scratch::AttentionScratch;
@@ -84,6 +89,14 @@ impl AttentionKernels {
     }
 }
 
+/// Twins that this CPU can run, the fastest last.
+#[cfg(target_arch = "x86_64")]
+fn twins() -> impl Iterator<Item = AttentionKernels> {
+    avx2::kernels().into_iter()
+}
+
+/// No twin exists for this architecture.
+#[cfg(not(target_arch = "x86_64"))]
 fn twins() -> impl Iterator<Item = AttentionKernels> {
     std::iter::empty()
 }

@@ -1,20 +1,12 @@
 //! Scalar definition of attention: one query vector at a time, each line a line of the contract.
 
 use super::page::{Q8Head, head_part, visible_pages, visible_rows};
-use super::shape::{HEAD_DIM_MAX, check_length};
+use super::shape::HEAD_DIM_MAX;
+use super::store::{self, KV_CODE_MAX, MAGNITUDE_MIN, QUERY_CODE_MAX, Row, StoreVector};
 use super::{AttentionError, AttentionJob, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS, SEGMENT_PAGES};
 use crate::exp2::{ROUND_TO_INTEGER, pow2, softmax_weight};
 use half::f16;
 use std::ops::Range;
-
-/// Largest code of a stored key or value.
-pub(super) const KV_CODE_MAX: f32 = 127.0;
-
-/// Largest code of a query.
-pub(super) const QUERY_CODE_MAX: f32 = 1023.0;
-
-/// Vectors whose largest magnitude is below this are stored as zero: 2^-100.
-pub(super) const MAGNITUDE_MIN: f32 = f32::from_bits(27 << 23);
 
 /// The exponent of a tile's largest value scale is not taken below this.
 pub(super) const EXPONENT_MIN: i32 = -100;
@@ -30,35 +22,8 @@ pub(super) fn store_row(
     row: usize,
     page: &mut [u8],
 ) -> Result<(), AttentionError> {
-    let head_dim = shape.head_dim();
-    check_length("keys of a row", k.len(), shape.kv_heads() * head_dim)?;
-    check_length("values of a row", v.len(), shape.kv_heads() * head_dim)?;
-    check_length("page", page.len(), layout.page_bytes(shape))?;
-    if row >= PAGE_ROWS {
-        return Err(AttentionError::OutOfRange { what: "page row", index: row, count: PAGE_ROWS });
-    }
-    for head in 0..shape.kv_heads() {
-        let part = head_part(page, layout, shape, head);
-        let (keys, rest) = page[part].split_at_mut(layout.element_bytes() * PAGE_ROWS * head_dim);
-        let (values, scales) = rest.split_at_mut(layout.element_bytes() * PAGE_ROWS * head_dim);
-        let vector = head * head_dim..(head + 1) * head_dim;
-        let sides = [("key", &k[vector.clone()], keys), ("value", &v[vector], values)];
-        for (side, (what, x, rows)) in sides.into_iter().enumerate() {
-            let bytes = layout.element_bytes() * head_dim;
-            let stored = &mut rows[row * bytes..][..bytes];
-            let finite = match layout {
-                KvLayout::Q8 => {
-                    let scale = &mut scales[(side * PAGE_ROWS + row) * 4..][..4];
-                    store_codes(x, stored, scale)
-                }
-                KvLayout::F16 => store_halves(x, stored),
-            };
-            if !finite {
-                return Err(AttentionError::NotFinite { what, row });
-            }
-        }
-    }
-    Ok(())
+    let vector = StoreVector { codes: store_codes, halves: store_halves };
+    store::store_row(&vector, shape, layout, Row { k, v, row }, page)
 }
 
 fn store_codes(x: &[f32], codes: &mut [u8], scale: &mut [u8]) -> bool {
@@ -115,7 +80,7 @@ pub(super) fn attend(
     out: &mut [f32],
 ) -> Result<(), AttentionError> {
     job.check(out)?;
-    scratch.check(job.positions.len())?;
+    scratch.check(job)?;
     let head_dim = job.shape.head_dim();
     let columns = job.shape.heads_per_kv() * head_dim;
     for (row, (out, &position)) in out.chunks_exact_mut(columns).zip(job.positions).enumerate() {

@@ -1,24 +1,129 @@
-//! Buffers of one thread's attention work, allocated once.
+//! Buffers of one thread's attention work, allocated once, and the running sums that they hold.
 
-use super::{AttentionError, AttentionShape};
+use super::{AttentionError, AttentionJob, AttentionShape, PAGE_ROWS};
+use crate::exp2::pow2;
 
-/// Buffers for jobs of up to a number of rows of one shape. One thread uses it at a time.
+/// Buffers for jobs of up to a number of rows of one shape, or of any smaller one. One thread uses it at a time.
 #[derive(Debug)]
 pub struct AttentionScratch {
-    rows_max: usize,
+    head_dim_max: usize,
+    queries_max: usize,
+    /// Queries that see a key of the current page.
+    pub(super) active: Vec<Active>,
+    /// `[queries]`
+    pub(super) states: Vec<QueryState>,
+    /// `[queries][head_dim / 2]`: query codes in the order in which a twin broadcasts them.
+    pub(super) codes: Vec<i32>,
+    /// `[queries][head_dim]`: numerators of the current segment.
+    pub(super) segment: Vec<Line<f32>>,
+    /// `[queries][head_dim]`: numerators of all segments before it.
+    pub(super) total: Vec<Line<f32>>,
+    /// The current page's keys, lanes along the keys.
+    pub(super) keys: Vec<Line<i32>>,
+    /// The current page's values, lanes along the dimensions, with neighbouring keys side by side.
+    pub(super) values: Vec<Line<i32>>,
 }
 
 impl AttentionScratch {
-    /// Buffers for jobs of up to `rows_max` query rows.
-    pub fn new(_shape: &AttentionShape, rows_max: usize) -> Self {
-        Self { rows_max }
+    /// Buffers for jobs of up to `rows_max` query rows of `shape`:
+    /// about `10 * rows_max * heads_per_kv * head_dim` bytes, and `256 * head_dim` for a page.
+    pub fn new(shape: &AttentionShape, rows_max: usize) -> Self {
+        let (head_dim, queries) = (shape.head_dim(), rows_max * shape.heads_per_kv());
+        Self {
+            head_dim_max: head_dim,
+            queries_max: queries,
+            active: Vec::with_capacity(queries),
+            states: vec![QueryState::EMPTY; queries],
+            codes: vec![0; queries * head_dim / 2],
+            segment: vec![Line::ZERO_F32; queries * head_dim / Line::<f32>::LANES],
+            total: vec![Line::ZERO_F32; queries * head_dim / Line::<f32>::LANES],
+            keys: vec![Line::ZERO_I32; PAGE_ROWS / 2 * head_dim / Line::<i32>::LANES],
+            values: vec![Line::ZERO_I32; PAGE_ROWS / 2 * head_dim / Line::<i32>::LANES],
+        }
     }
 
-    /// Fails if a job of `rows` rows does not fit.
-    pub(super) fn check(&self, rows: usize) -> Result<(), AttentionError> {
-        if rows > self.rows_max {
-            return Err(AttentionError::Length { what: "scratch rows", need: rows, have: self.rows_max });
-        }
-        Ok(())
+    /// Fails if the job does not fit.
+    pub(super) fn check(&self, job: &AttentionJob<'_>) -> Result<(), AttentionError> {
+        let fits = |what, need, have| {
+            if need <= have { Ok(()) } else { Err(AttentionError::Length { what, need, have }) }
+        };
+        fits("scratch head dimensions", job.shape.head_dim(), self.head_dim_max)?;
+        fits("scratch queries", job.positions.len() * job.shape.heads_per_kv(), self.queries_max)
+    }
+}
+
+/// 16 numbers that fill one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line<T>(pub [[T; 8]; 2]);
+
+impl<T> Line<T> {
+    /// Numbers in a line.
+    pub const LANES: usize = 16;
+}
+
+impl Line<f32> {
+    pub const ZERO_F32: Self = Self([[0.0; 8]; 2]);
+}
+
+impl Line<i32> {
+    pub const ZERO_I32: Self = Self([[0; 8]; 2]);
+}
+
+/// A query that sees a key of the current page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Active {
+    /// Index of the query in the job: `row * heads_per_kv + head`.
+    pub query: usize,
+    /// Index of its first element in the job's `queries`.
+    pub element: usize,
+    /// First visible row of the page.
+    pub first: usize,
+    /// End of the visible rows.
+    pub end: usize,
+    /// Exponent of the largest visible value scale (q8).
+    pub exponent: i32,
+}
+
+/// Numbers of one query that outlive a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueryState {
+    /// Factor that turns a score into an exponent of two.
+    pub scale: f32,
+    /// Integer that a twin adds to each dot product.
+    pub correction: i32,
+    /// Whether the current segment has a visible tile.
+    pub in_segment: bool,
+    /// Sum of the current segment.
+    pub segment: Sum,
+    /// Sum of all segments before it.
+    pub total: Sum,
+}
+
+impl QueryState {
+    pub const EMPTY: Self =
+        Self { scale: 0.0, correction: 0, in_segment: false, segment: Sum::EMPTY, total: Sum::EMPTY };
+}
+
+/// The denominator so far, in units of `2^m`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sum {
+    pub m: f32,
+    pub l: f32,
+}
+
+impl Sum {
+    pub const EMPTY: Self = Self { m: f32::NEG_INFINITY, l: 0.0 };
+
+    /// Adds `2^h * l`; returns the factors of the old and of the new numerator.
+    ///
+    /// Inlined so that its fused multiply-add is one instruction inside a twin.
+    #[inline(always)]
+    pub fn merge(&mut self, h: f32, l: f32) -> (f32, f32) {
+        let m = if h > self.m { h } else { self.m };
+        let (old, new) = (pow2(self.m - m), pow2(h - m));
+        self.m = m;
+        self.l = self.l.mul_add(old, new * l);
+        (old, new)
     }
 }

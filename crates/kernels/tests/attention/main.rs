@@ -1,4 +1,6 @@
 //! Attention through its public interface, on every implementation that this machine can run.
 
 mod accuracy;
+mod invariance;
 mod sequence;
+mod twins;
