@@ -4,6 +4,7 @@
 //! tensors as views into the map. A file comes from a stranger: nothing in it is believed before it is checked, and every
 //! refusal names the key or tensor and the byte where it went wrong.
 
+pub mod digest;
 pub mod gguf;
 mod mapped_file;
 pub mod testing;

@@ -9,6 +9,7 @@ use crate::mapped_file::MappedFile;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// An opened model. Metadata is that of the first file; tensors are those of all files.
 #[derive(Debug)]
@@ -56,9 +57,19 @@ pub enum OpenError {
     },
 }
 
+/// The state of a file when it was opened.
+pub(crate) struct Stamp<'a> {
+    /// Length of the file.
+    pub(crate) bytes: u64,
+    /// When it was last written, where the file system says.
+    pub(crate) modified: Option<SystemTime>,
+    /// Everything before the data section.
+    pub(crate) header: &'a [u8],
+}
+
 /// One file of a model.
 #[derive(Debug)]
-pub(crate) struct Shard {
+struct Shard {
     path: PathBuf,
     source: Source,
     directory: Directory,
@@ -149,6 +160,18 @@ impl ModelFiles {
     /// Bytes of all files together.
     pub fn file_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.source.len() as u64).sum()
+    }
+
+    /// What tells one state of each file from another without reading it whole, the first shard first.
+    pub(crate) fn stamps(&self) -> impl Iterator<Item = Stamp<'_>> {
+        self.shards.iter().map(|shard| Stamp {
+            bytes: shard.source.len() as u64,
+            modified: match &shard.source {
+                Source::Mapped(map) => map.modified(),
+                Source::Memory(_) => None,
+            },
+            header: &shard.source[..shard.directory.data_at.min(shard.source.len())],
+        })
     }
 
     fn at(&self, (shard, record): (u32, u32)) -> Tensor<'_> {

@@ -270,6 +270,15 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// Keys, types and values as the file encodes them, sorted by key.
+    pub(crate) fn encoded_by_key(&self) -> impl Iterator<Item = (&'a str, ValueType, &'a [u8])> {
+        let Self { bytes, entries, by_key } = *self;
+        by_key.iter().map(move |index| {
+            let entry = &entries[*index as usize];
+            (entry.key(bytes), entry.value_type, &bytes[entry.value_at()..entry.end])
+        })
+    }
+
     /// Where the value of `key` is, and the value.
     pub(super) fn entry(&self, key: &str) -> Option<(&'a Entry, Value<'a>)> {
         let key_of = |index: &u32| self.entries[*index as usize].key_slice(self.bytes);
