@@ -3,14 +3,14 @@
 //! `docs/numerics.md` is the contract (version E1). Each kernel has a scalar reference that reads like the contract, and
 //! twins for instruction sets that a property test compares with it bit for bit.
 
+pub mod activations;
+pub mod arena;
 pub mod attention;
+pub mod cpu;
+pub mod dot;
 mod exp2;
 pub mod formats;
+pub mod matrix;
 pub mod pool;
 pub mod rope;
 pub mod rows;
-pub mod activations;
-pub mod arena;
-pub mod dot;
-pub mod formats;
-pub mod matrix;

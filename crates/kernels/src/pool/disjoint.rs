@@ -46,6 +46,27 @@ impl Pool {
         });
     }
 
+    /// Like [`Pool::for_each_chunk`], each thread with its own element of `scratch`: calls `work(scratch, index, part)`.
+    ///
+    /// # Panics
+    /// If `chunk` is zero or `scratch` has fewer elements than there are threads; as [`Pool::run`] if a call panics.
+    pub fn for_each_chunk_with<S: Send, T: Send>(
+        &mut self,
+        scratch: &mut [S],
+        data: &mut [T],
+        chunk: usize,
+        work: impl Fn(&mut S, usize, &mut [T]) + Sync,
+    ) {
+        let (scratch, chunks) = (PerWorker::new(scratch, self.threads()), Chunks::new(data, chunk));
+        self.run(chunks.count(), &|worker, index| {
+            // SAFETY: `run` never lets calls with equal `worker` overlap, and `worker < threads()`.
+            let own = unsafe { scratch.get(worker) };
+            // SAFETY: `run` calls this once per index, and `index < count()`.
+            let part = unsafe { chunks.get(index) };
+            work(own, index, part);
+        });
+    }
+
     /// Calls `work(scratch, job)` once for each job in `0..jobs`, each thread with its own element of `scratch`.
     ///
     /// # Panics

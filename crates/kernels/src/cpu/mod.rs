@@ -1,0 +1,125 @@
+//! The CPU as a device: the operations that the layer graph is written in, spread over a thread pool.
+//!
+//! An operation's result depends on its operands alone. Threads share out rows, output panels or attention jobs, and no
+//! sum crosses what one job computes.
+
+mod attention;
+mod matmul;
+mod rows;
+
+use std::num::NonZeroUsize;
+
+pub use attention::{AttentionLayer, AttentionOutput, SequenceRows, WritablePage};
+pub use matmul::Product;
+
+use crate::attention::{AttentionKernels, AttentionScratch, AttentionShape};
+use crate::dot::DotKernels;
+use crate::matrix::PANEL_ROWS;
+use crate::pool::{Pool, PoolError};
+use crate::rows::RowKernels;
+
+/// One implementation of all operations, for one instruction set.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels {
+    /// `scalar`, `avx2` or `avx512`.
+    pub name: &'static str,
+    /// Matrix products and the quantisation of their inputs.
+    pub dot: DotKernels,
+    /// Operations on rows.
+    pub rows: RowKernels,
+    /// Attention and the storing of keys and values.
+    pub attention: AttentionKernels,
+}
+
+impl Kernels {
+    /// The portable implementation.
+    pub fn scalar() -> Self {
+        Self {
+            name: "scalar",
+            dot: *DotKernels::scalar(),
+            rows: RowKernels::reference(),
+            attention: AttentionKernels::reference(),
+        }
+    }
+
+    /// What this CPU can run: the portable one first, the fastest last.
+    pub fn available() -> Vec<Self> {
+        let mut all = vec![Self::scalar()];
+        for dot in DotKernels::available().into_iter().skip(1) {
+            // An instruction set without its own twin of some operations uses the best that this CPU has.
+            let rows = RowKernels::named(dot.name).unwrap_or_else(RowKernels::detected);
+            let attention = AttentionKernels::named(dot.name).unwrap_or_else(AttentionKernels::detected);
+            all.push(Self { name: dot.name, dot: *dot, rows, attention });
+        }
+        all
+    }
+
+    /// The fastest implementation that this CPU can run.
+    pub fn detected() -> Self {
+        Self::available().pop().unwrap_or_else(Self::scalar)
+    }
+
+    /// The implementation called `name`, if this CPU can run it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|kernels| kernels.name == name)
+    }
+}
+
+/// The widest rows a [`Cpu`] will be given: its buffers are allocated once.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuLimits {
+    /// Elements of the longest row that is normalised or quantised.
+    pub cols_max: usize,
+    /// Heads of every layer.
+    pub attention: AttentionShape,
+}
+
+/// Activation rows whose products with one panel are computed in one go.
+const TILE_ROWS: usize = 64;
+
+/// Threads, kernels, and each thread's buffers.
+#[derive(Debug)]
+pub struct Cpu {
+    pool: Pool,
+    kernels: Kernels,
+    workers: Vec<Worker>,
+}
+
+/// One thread's buffers.
+#[derive(Debug)]
+struct Worker {
+    /// One row between two operations.
+    row: Vec<f32>,
+    /// Products of activation rows with one panel.
+    tile: Box<[[f32; PANEL_ROWS]; TILE_ROWS]>,
+    attention: AttentionScratch,
+    /// Rows found not to be finite in the current operation.
+    bad_rows: Vec<usize>,
+}
+
+impl Cpu {
+    /// A device of `threads` threads, the caller's included.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the system refuses the threads.
+    pub fn new(kernels: Kernels, threads: NonZeroUsize, limits: CpuLimits) -> Result<Self, PoolError> {
+        let worker = || Worker {
+            row: vec![0.0; limits.cols_max],
+            tile: Box::new([[0.0; PANEL_ROWS]; TILE_ROWS]),
+            attention: AttentionScratch::new(&limits.attention, attention::JOB_ROWS),
+            bad_rows: Vec::with_capacity(attention::JOB_ROWS),
+        };
+        let workers = (0..threads.get().min(Pool::THREADS_MAX)).map(|_| worker()).collect();
+        Ok(Self { pool: Pool::new(threads)?, kernels, workers })
+    }
+
+    /// The instruction set in use, by name.
+    pub fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
