@@ -5,17 +5,7 @@
 
 use std::ops::Range;
 
-/// Positions in a page.
-pub const PAGE_ROWS: usize = 64;
-
-/// How a cache stores K and V.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvLayout {
-    /// 8-bit integers with one `f32` scale per head vector.
-    Q8,
-    /// IEEE binary16.
-    F16,
-}
+pub use muser_kernels::attention::{KvLayout, PAGE_ROWS};
 
 /// The shape of one layer's pages: KV heads, head length and storage format.
 ///
