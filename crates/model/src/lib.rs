@@ -1,1 +1,17 @@
 //! The layer graph: configuration, tensors and one forward pass for prefill and decode.
+
+mod arch;
+mod config;
+mod executor;
+mod graph;
+mod layer;
+mod load;
+mod step;
+mod workspace;
+
+pub use arch::{ARCHITECTURES, Architecture, ConfigError, read_config};
+pub use config::{LayerConfig, ModelConfig, RopeConfig};
+pub use executor::Executor;
+pub use graph::LogitsRow;
+pub use load::{CacheError, LoadError, Model};
+pub use step::{ForwardError, LogitsWanted, Place, SequenceInput, StepError};

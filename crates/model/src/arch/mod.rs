@@ -1,0 +1,230 @@
+//! Architectures: each file maps GGUF's keys to a [`ModelConfig`]; the graph is the same for all.
+
+mod llama;
+mod muse_glimmer;
+
+use muser_weights::gguf::{Metadata, MetadataError, Optional};
+
+use crate::config::{LayerConfig, ModelConfig};
+
+/// An architecture muser can run.
+#[derive(Clone, Copy, Debug)]
+pub struct Architecture {
+    /// GGUF's name of it.
+    pub name: &'static str,
+    /// Reads its configuration.
+    read: fn(&Keys<'_>) -> Result<ModelConfig, ConfigError>,
+}
+
+/// Every architecture, by name.
+pub const ARCHITECTURES: [Architecture; 2] = [llama::ARCHITECTURE, muse_glimmer::ARCHITECTURE];
+
+/// Largest value accepted for a width, a count of heads or layers, or a vocabulary: far above any model.
+const COUNT_MAX: usize = 1 << 24;
+/// Largest context accepted: positions are exact in an f32 up to here, and so are their angles' arguments.
+const CONTEXT_MAX: usize = 1 << 24;
+/// Most layers accepted.
+const LAYERS_MAX: usize = 1 << 12;
+
+/// Why a model's configuration was refused.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// An architecture that muser does not know.
+    #[error("architecture {found:?} is not supported; supported are {}", ARCHITECTURES.map(|a| a.name).join(", "))]
+    UnknownArchitecture {
+        /// As the file says.
+        found: String,
+    },
+    /// A key is missing or has a value of the wrong type.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// A number outside the range that makes sense.
+    #[error("{key} is {found}, outside {min}..={max}")]
+    OutOfRange {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: usize,
+        /// Smallest value accepted.
+        min: usize,
+        /// Largest value accepted.
+        max: usize,
+    },
+    /// A float that is not finite, or not positive where it must be.
+    #[error("{key} is {found}, which is not a usable number")]
+    BadFloat {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: f32,
+    },
+    /// Two numbers that do not fit together.
+    #[error("{left_key} = {left} does not go with {right_key} = {right}")]
+    Mismatch {
+        /// First key.
+        left_key: String,
+        /// Its value.
+        left: usize,
+        /// Second key.
+        right_key: String,
+        /// Its value.
+        right: usize,
+    },
+    /// A setting muser does not implement; running on regardless would give wrong text.
+    #[error("{key} = {found:?} is not supported")]
+    UnsupportedSetting {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+    },
+}
+
+/// Reads the configuration of the model with this metadata.
+///
+/// # Errors
+/// [`ConfigError`] names the key that is missing, malformed or not supported.
+pub fn read_config(metadata: &Metadata<'_>) -> Result<ModelConfig, ConfigError> {
+    let found = metadata.str("general.architecture")?;
+    let architecture = ARCHITECTURES
+        .iter()
+        .find(|architecture| architecture.name == found)
+        .ok_or_else(|| ConfigError::UnknownArchitecture { found: found.into() })?;
+    (architecture.read)(&Keys { metadata, prefix: architecture.name })
+}
+
+/// The keys of one architecture: `name` stands for `<architecture>.name`.
+struct Keys<'a> {
+    metadata: &'a Metadata<'a>,
+    prefix: &'static str,
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    /// A count in `1..=max`.
+    fn count(&self, name: &str, max: usize) -> Result<usize, ConfigError> {
+        let key = self.key(name);
+        in_range(self.metadata.usize(&key)?, max, key)
+    }
+
+    /// A count in `1..=max`, or `None` if the key is absent.
+    fn optional_count(&self, name: &str, max: usize) -> Result<Option<usize>, ConfigError> {
+        let key = self.key(name);
+        self.metadata.usize(&key).optional()?.map(|found| in_range(found, max, key)).transpose()
+    }
+
+    /// A count that may be given per layer, but must be the same in all of them.
+    fn uniform_count(&self, name: &str, layers: usize) -> Result<Option<usize>, ConfigError> {
+        let key = self.key(name);
+        let Some(per_layer) = self.metadata.u32_per_layer(&key, layers).optional()? else { return Ok(None) };
+        let first = per_layer.get(0).unwrap_or(0);
+        if let Some(other) = (1..layers).filter_map(|layer| per_layer.get(layer)).find(|other| *other != first) {
+            return Err(ConfigError::UnsupportedSetting {
+                key,
+                found: format!("{first} and {other} in different layers"),
+            });
+        }
+        in_range(first as usize, COUNT_MAX, key).map(Some)
+    }
+
+    /// As [`Self::uniform_count`], for a key that must be there.
+    fn required_uniform_count(&self, name: &str, layers: usize) -> Result<usize, ConfigError> {
+        Ok(self.uniform_count(name, layers)?.ok_or_else(|| MetadataError::Missing { key: self.key(name) })?)
+    }
+
+    /// A finite float, above zero.
+    fn positive(&self, name: &str) -> Result<f32, ConfigError> {
+        let key = self.key(name);
+        let found = self.metadata.f32(&key)?;
+        usable(found > 0.0, key, found)
+    }
+
+    /// A finite float above zero, or `None` if the key is absent.
+    fn optional_positive(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+        let key = self.key(name);
+        self.metadata.f32(&key).optional()?.map(|found| usable(found > 0.0, key, found)).transpose()
+    }
+
+    /// Whether the layer looks back over a window only, per layer: an array of bools, or a period whose last layer is global.
+    fn local_layers(&self, layers: usize) -> Result<Vec<bool>, ConfigError> {
+        let key = self.key("attention.sliding_window_pattern");
+        if let Ok(period) = self.metadata.usize(&key) {
+            let period = in_range(period, LAYERS_MAX, key)?;
+            return Ok((0..layers).map(|layer| (layer + 1) % period != 0).collect());
+        }
+        let pattern = self.metadata.bool_per_layer(&key, layers)?;
+        Ok((0..layers).map(|layer| pattern.get(layer).unwrap_or(false)).collect())
+    }
+
+    /// Refuses a scaling of rotary angles: `rope_freqs` tensors are the only kind that is implemented.
+    fn refuse_rope_scaling(&self) -> Result<(), ConfigError> {
+        let key = self.key("rope.scaling.type");
+        match self.metadata.str(&key).optional()? {
+            None | Some("none") => {}
+            Some(found) => return Err(ConfigError::UnsupportedSetting { key, found: found.into() }),
+        }
+        let key = self.key("rope.scale_linear");
+        match self.metadata.f32(&key).optional()? {
+            None | Some(1.0) => Ok(()),
+            Some(found) => Err(ConfigError::UnsupportedSetting { key, found: found.to_string() }),
+        }
+    }
+
+    /// Heads and their width, checked against each other.
+    fn heads(&self, hidden: usize, layers: usize) -> Result<Heads, ConfigError> {
+        let query = self.required_uniform_count("attention.head_count", layers)?;
+        let kv = self.uniform_count("attention.head_count_kv", layers)?.unwrap_or(query);
+        if !query.is_multiple_of(kv) {
+            return Err(self.mismatch(("attention.head_count", query), ("attention.head_count_kv", kv)));
+        }
+        let dim = match self.optional_count("attention.key_length", COUNT_MAX)? {
+            Some(dim) => dim,
+            None if hidden.is_multiple_of(query) => hidden / query,
+            None => return Err(self.mismatch(("embedding_length", hidden), ("attention.head_count", query))),
+        };
+        let value_dim = self.optional_count("attention.value_length", COUNT_MAX)?.unwrap_or(dim);
+        if value_dim != dim {
+            return Err(self.mismatch(("attention.key_length", dim), ("attention.value_length", value_dim)));
+        }
+        Ok(Heads { query, kv, dim })
+    }
+
+    /// The vocabulary: a key, or else the number of the tokenizer's tokens.
+    fn vocab(&self) -> Result<usize, ConfigError> {
+        match self.optional_count("vocab_size", COUNT_MAX)? {
+            Some(vocab) => Ok(vocab),
+            None => {
+                let key = "tokenizer.ggml.tokens";
+                in_range(self.metadata.array(key)?.len(), COUNT_MAX, key.into())
+            }
+        }
+    }
+
+    fn mismatch(&self, left: (&str, usize), right: (&str, usize)) -> ConfigError {
+        ConfigError::Mismatch { left_key: self.key(left.0), left: left.1, right_key: self.key(right.0), right: right.1 }
+    }
+}
+
+/// Counts and width of attention heads.
+struct Heads {
+    query: usize,
+    kv: usize,
+    dim: usize,
+}
+
+/// Layers that all see everything and all rotate.
+fn uniform_layers(layers: usize) -> Vec<LayerConfig> {
+    vec![LayerConfig { window: None, rope: true }; layers]
+}
+
+fn in_range(found: usize, max: usize, key: String) -> Result<usize, ConfigError> {
+    if (1..=max).contains(&found) { Ok(found) } else { Err(ConfigError::OutOfRange { key, found, min: 1, max }) }
+}
+
+fn usable(in_range: bool, key: String, found: f32) -> Result<f32, ConfigError> {
+    if in_range && found.is_finite() { Ok(found) } else { Err(ConfigError::BadFloat { key, found }) }
+}

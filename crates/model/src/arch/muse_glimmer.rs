@@ -1,0 +1,43 @@
+//! `muse-glimmer`: three windowed layers with rotary positions, then one global layer without, over and over.
+
+use muser_kernels::rope::RopeStyle;
+
+use super::{Architecture, CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX};
+use crate::config::{LayerConfig, ModelConfig, RopeConfig};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "muse-glimmer", read };
+
+/// Epsilon of the norms after attention and after the feed-forward network: a constant of the architecture without a key.
+const POST_NORM_EPS: f32 = 1e-8;
+
+fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
+    keys.refuse_rope_scaling()?;
+    let layers = keys.count("block_count", LAYERS_MAX)?;
+    let hidden = keys.count("embedding_length", COUNT_MAX)?;
+    let heads = keys.heads(hidden, layers)?;
+    let rotated = keys.optional_count("rope.dimension_count", COUNT_MAX)?.unwrap_or(heads.dim);
+    if rotated > heads.dim || !rotated.is_multiple_of(2) {
+        return Err(keys.mismatch(("rope.dimension_count", rotated), ("attention.key_length", heads.dim)));
+    }
+    let window = keys.count("attention.sliding_window", CONTEXT_MAX)?;
+    let window = u32::try_from(window).expect("CONTEXT_MAX fits a u32");
+    // In this architecture exactly the windowed layers rotate; the graph keeps the two facts apart.
+    let layer = |local: bool| LayerConfig { window: local.then_some(window), rope: local };
+    Ok(ModelConfig {
+        architecture: ARCHITECTURE.name,
+        hidden,
+        feed_forward: keys.required_uniform_count("feed_forward_length", layers)?,
+        vocab: keys.vocab()?,
+        context: keys.count("context_length", CONTEXT_MAX)?,
+        query_heads: heads.query,
+        kv_heads: heads.kv,
+        head_dim: heads.dim,
+        layers: keys.local_layers(layers)?.into_iter().map(layer).collect(),
+        norm_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
+        post_norm_eps: POST_NORM_EPS,
+        rope: RopeConfig { base: keys.positive("rope.freq_base")?, rotated, style: RopeStyle::Norm },
+        embedding_norm: true,
+        logit_scale: Some(keys.positive("logit_scale")?),
+        logit_soft_cap: Some(keys.positive("final_logit_softcapping")?),
+    })
+}

@@ -1,0 +1,75 @@
+//! What a model is, as data: sizes, and two facts per layer.
+
+use muser_kernels::rope::RopeStyle;
+
+/// The effective configuration of a model: everything besides tensors that its logits depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// GGUF's name of the architecture.
+    pub architecture: &'static str,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width inside the feed-forward network.
+    pub feed_forward: usize,
+    /// Tokens in the vocabulary.
+    pub vocab: usize,
+    /// Positions the model was trained for.
+    pub context: usize,
+    /// Query heads of each layer.
+    pub query_heads: usize,
+    /// Key/value heads of each layer; divides `query_heads`.
+    pub kv_heads: usize,
+    /// Elements per head, for queries, keys and values alike.
+    pub head_dim: usize,
+    /// One entry per layer, in order.
+    pub layers: Vec<LayerConfig>,
+    /// Epsilon of every norm but the post norms.
+    pub norm_eps: f32,
+    /// Epsilon of the norms after attention and after the feed-forward network, where the architecture has them.
+    pub post_norm_eps: f32,
+    /// Rotary position embedding of the layers that have one.
+    pub rope: RopeConfig,
+    /// Whether embeddings pass a norm without weight before the first layer.
+    pub embedding_norm: bool,
+    /// Logits are multiplied by this.
+    pub logit_scale: Option<f32>,
+    /// Then bent into (-cap, cap) by `cap * tanh(z / cap)`.
+    pub logit_soft_cap: Option<f32>,
+}
+
+/// What differs from layer to layer. Window and position embedding are separate facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// A query at position p sees keys p - window + 1 ..= p; `None` sees all.
+    pub window: Option<u32>,
+    /// Whether queries and keys are rotated; without it the layer has no position embedding (NoPE).
+    pub rope: bool,
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the angles' geometric series.
+    pub base: f32,
+    /// Rotated elements of each head; the rest pass through.
+    pub rotated: usize,
+    /// Which elements form a pair.
+    pub style: RopeStyle,
+}
+
+impl ModelConfig {
+    /// Widths that tensors and buffers derive from the above.
+    pub fn query_dim(&self) -> usize {
+        self.query_heads * self.head_dim
+    }
+
+    /// Width of one row of keys, or of values, of one layer.
+    pub fn kv_dim(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The longest vector that a matrix is multiplied with.
+    pub fn widest_input(&self) -> usize {
+        self.hidden.max(self.query_dim()).max(self.feed_forward)
+    }
+}

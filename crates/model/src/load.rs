@@ -1,0 +1,335 @@
+//! From a model file to a graph that can run: names to layers, matrices repacked once for the kernels.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use muser_kernels::arena::{Arena, ArenaError, ArenaPlan, ArenaRange};
+use muser_kernels::attention::{AttentionError, AttentionShape};
+use muser_kernels::formats::{dequantise_row, first_non_finite};
+use muser_kernels::matrix::{Matrix, MatrixError, MatrixPlan};
+use muser_kernels::pool::{Pool, PoolError};
+use muser_kernels::rope::{RopeError, RopeTable};
+use muser_kv::{CacheSpec, KvLayout, LayerSpec, LayoutError, PageLayout, SpecError};
+use muser_weights::gguf::{ModelFiles, TensorError, Weight};
+
+use crate::arch::{ConfigError, read_config};
+use crate::config::ModelConfig;
+use crate::layer::{Attention, FeedForward, Layer, Linear, Norm};
+
+/// Why a model cannot be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The configuration was refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A tensor is missing or of a type without kernels.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A tensor has another shape than the configuration asks for.
+    #[error("tensor {name:?} is {rows} x {cols}, the configuration asks for {want_rows} x {want_cols}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Its rows.
+        rows: usize,
+        /// Its row length.
+        cols: usize,
+        /// Rows asked for.
+        want_rows: usize,
+        /// Row length asked for.
+        want_cols: usize,
+    },
+    /// A matrix cannot be prepared.
+    #[error("tensor {name:?}: {reason}")]
+    Matrix {
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        reason: MatrixError,
+    },
+    /// A vector or the embedding holds a NaN or an infinity.
+    #[error("tensor {name:?}: block {block} is not finite")]
+    NotFinite {
+        /// The tensor.
+        name: String,
+        /// The first such block.
+        block: usize,
+    },
+    /// The heads cannot be computed.
+    #[error(transparent)]
+    Attention(#[from] AttentionError),
+    /// The rotary angles cannot be computed.
+    #[error(transparent)]
+    Rope(#[from] RopeError),
+    /// Not enough memory for the weights.
+    #[error(transparent)]
+    Memory(#[from] ArenaError),
+    /// The system refuses the threads that pack the weights.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// A model that can run.
+#[derive(Debug)]
+pub struct Model {
+    files: Arc<ModelFiles>,
+    config: ModelConfig,
+    attention_shape: AttentionShape,
+    layers: Vec<Layer>,
+    output_norm: Norm,
+    head: Linear,
+    rope_factors: Option<Vec<f32>>,
+    weight_bytes: usize,
+}
+
+/// The tensor that holds one row per token.
+const EMBEDDING: &str = "token_embd.weight";
+
+impl Model {
+    /// Reads the configuration, checks every tensor against it, and packs the matrices with `threads` threads.
+    ///
+    /// # Errors
+    /// [`LoadError`] names the key or tensor that is wrong.
+    pub fn load(files: Arc<ModelFiles>, threads: NonZeroUsize) -> Result<Self, LoadError> {
+        let config = read_config(&files.metadata())?;
+        let attention_shape = AttentionShape::new(config.query_heads, config.kv_heads, config.head_dim)?;
+        let mut loader = Loader { files: &files, config: &config, plan: ArenaPlan::new() };
+        loader.embedding()?;
+        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>, _>>()?;
+        let output_norm = loader.norm("output_norm", config.hidden, config.norm_eps)?;
+        // Without a head of its own, a model multiplies with its embeddings.
+        let head = if files.tensor("output.weight").is_some() { "output" } else { "token_embd" };
+        let head = loader.linear(head, config.vocab, config.hidden)?;
+        let rope_factors = loader.optional_vector("rope_freqs.weight", config.rope.rotated / 2)?;
+        RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
+
+        let weight_bytes = loader.plan.bytes();
+        let arena = fill(loader.plan, layers.iter().flat_map(Layer::matrices).chain([&head.matrix]), threads)?;
+        let mut pack = |planned: Planned<'_>| planned.matrix(&arena);
+        let layers = layers.into_iter().map(|layer| layer.map(&mut pack)).collect();
+        let head = head.map(&mut pack);
+        Ok(Self { config, attention_shape, layers, output_norm, head, rope_factors, weight_bytes, files })
+    }
+
+    /// The effective configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The file the model came from.
+    pub fn files(&self) -> &ModelFiles {
+        &self.files
+    }
+
+    /// Bytes of the packed matrices, all of which are read for every step.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// Heads of every layer.
+    pub fn attention_shape(&self) -> AttentionShape {
+        self.attention_shape
+    }
+
+    /// The shape of a cache for `context` positions.
+    ///
+    /// # Errors
+    /// [`CacheError`] if such a cache cannot be addressed.
+    pub fn cache_spec(&self, layout: KvLayout, context: usize) -> Result<Arc<CacheSpec>, CacheError> {
+        let page = PageLayout::new(layout, self.config.kv_heads, self.config.head_dim)?;
+        Ok(Arc::new(CacheSpec::new(self.layer_specs().collect(), page, context, CacheSpec::EXTRA_PAGES_DEFAULT)?))
+    }
+
+    /// Whether a cache of this shape holds what the model's layers need.
+    pub(crate) fn accepts(&self, spec: &CacheSpec) -> bool {
+        let layout = spec.layout();
+        layout.kv_heads() == self.config.kv_heads
+            && layout.head_dim() == self.config.head_dim
+            && self.layer_specs().eq(spec.layers().iter().copied())
+    }
+
+    fn layer_specs(&self) -> impl Iterator<Item = LayerSpec> {
+        self.config.layers.iter().map(|layer| LayerSpec { window: layer.window })
+    }
+
+    pub(crate) fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    pub(crate) fn output_norm(&self) -> &Norm {
+        &self.output_norm
+    }
+
+    pub(crate) fn head(&self) -> &Linear {
+        &self.head
+    }
+
+    /// An empty table of the model's rotary angles.
+    pub(crate) fn new_angles(&self) -> RopeTable {
+        RopeTable::new(self.config.rope.base, self.config.rope.rotated, 0, self.rope_factors.as_deref())
+            .expect("checked when the model was loaded")
+    }
+
+    /// Writes the embedding of `token`, which exists, to `out`, `[hidden]`.
+    pub(crate) fn embedding_row(&self, token: u32, out: &mut [f32]) {
+        let table = self.files.weight(EMBEDDING).expect("checked when the model was loaded");
+        let row_bytes = table.bytes.len() / table.rows;
+        dequantise_row(table.ty, &table.bytes[token as usize * row_bytes..][..row_bytes], out);
+    }
+}
+
+/// Why no cache can be made for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The heads make no page.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The layers or the context make no cache.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+}
+
+/// Reads tensors and collects what the arena must hold.
+struct Loader<'a> {
+    files: &'a ModelFiles,
+    config: &'a ModelConfig,
+    plan: ArenaPlan,
+}
+
+/// A matrix that is checked but not packed.
+struct Planned<'a> {
+    plan: MatrixPlan,
+    raw: &'a [u8],
+    range: ArenaRange,
+    scale: Option<f32>,
+}
+
+impl<'a> Loader<'a> {
+    fn layer(&mut self, index: usize) -> Result<Layer<Planned<'a>>, LoadError> {
+        let config = self.config;
+        let (hidden, query_dim, kv_dim) = (config.hidden, config.query_dim(), config.kv_dim());
+        let (eps, post_eps) = (config.norm_eps, config.post_norm_eps);
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let attention = Attention {
+            norm: self.norm(&name("attn_norm"), hidden, eps)?,
+            query: self.linear(&name("attn_q"), query_dim, hidden)?,
+            key: self.linear(&name("attn_k"), kv_dim, hidden)?,
+            value: self.linear(&name("attn_v"), kv_dim, hidden)?,
+            query_norm: self.optional_norm(&name("attn_q_norm"), config.head_dim, eps)?,
+            key_norm: self.optional_norm(&name("attn_k_norm"), config.head_dim, eps)?,
+            gate: self.optional_linear(&name("attn_gate"), query_dim, hidden)?,
+            output: self.linear(&name("attn_output"), hidden, query_dim)?,
+            post_norm: self.optional_norm(&name("post_attention_norm"), hidden, post_eps)?,
+        };
+        let feed_forward = FeedForward {
+            norm: self.norm(&name("ffn_norm"), hidden, eps)?,
+            gate: self.linear(&name("ffn_gate"), config.feed_forward, hidden)?,
+            up: self.linear(&name("ffn_up"), config.feed_forward, hidden)?,
+            down: self.linear(&name("ffn_down"), hidden, config.feed_forward)?,
+            post_norm: self.optional_norm(&name("post_ffw_norm"), hidden, post_eps)?,
+        };
+        Ok(Layer { config: config.layers[index], attention, feed_forward })
+    }
+
+    fn embedding(&self) -> Result<(), LoadError> {
+        let table = self.shaped(EMBEDDING, self.config.vocab, self.config.hidden)?;
+        check_finite(EMBEDDING, table)
+    }
+
+    /// The matrix `<name>.weight`, `[rows, cols]`, with its `.bias` and `.scale` where the file has them.
+    fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear<Planned<'a>>, LoadError> {
+        let tensor = format!("{name}.weight");
+        let weight = self.shaped(&tensor, rows, cols)?;
+        let plan = MatrixPlan::new(weight.ty, rows, cols, weight.bytes)
+            .map_err(|reason| LoadError::Matrix { name: tensor, reason })?;
+        let bias = self.optional_vector(&format!("{name}.bias"), rows)?;
+        let scale = match self.optional_vector(&format!("{name}.scale"), 1)? {
+            Some(scale) => Some(scale),
+            None => self.optional_vector(&format!("{name}.weight.scale"), 1)?,
+        };
+        let range = self.plan.add(plan.bytes());
+        Ok(Linear { matrix: Planned { plan, raw: weight.bytes, range, scale: scale.map(|scale| scale[0]) }, bias })
+    }
+
+    fn optional_linear(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<Linear<Planned<'a>>>, LoadError> {
+        match self.files.tensor(&format!("{name}.weight")) {
+            None => Ok(None),
+            Some(_) => self.linear(name, rows, cols).map(Some),
+        }
+    }
+
+    fn norm(&self, name: &str, len: usize, eps: f32) -> Result<Norm, LoadError> {
+        Ok(Norm { weight: self.vector(&format!("{name}.weight"), len)?, eps })
+    }
+
+    fn optional_norm(&self, name: &str, len: usize, eps: f32) -> Result<Option<Norm>, LoadError> {
+        Ok(self.optional_vector(&format!("{name}.weight"), len)?.map(|weight| Norm { weight, eps }))
+    }
+
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, LoadError> {
+        self.files.tensor(name).map(|_| self.vector(name, len)).transpose()
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.shaped(name, 1, len)?;
+        check_finite(name, tensor)?;
+        let mut values = vec![0.0; len];
+        dequantise_row(tensor.ty, tensor.bytes, &mut values);
+        Ok(values)
+    }
+
+    fn shaped(&self, name: &str, rows: usize, cols: usize) -> Result<Weight<'a>, LoadError> {
+        let weight = self.files.weight(name)?;
+        if (weight.rows, weight.cols) != (rows, cols) {
+            let name = name.into();
+            return Err(LoadError::Shape {
+                name,
+                rows: weight.rows,
+                cols: weight.cols,
+                want_rows: rows,
+                want_cols: cols,
+            });
+        }
+        Ok(weight)
+    }
+}
+
+impl Planned<'_> {
+    fn matrix(self, arena: &Arc<Arena>) -> Matrix {
+        let matrix = Matrix::new(self.plan, Arc::clone(arena), self.range);
+        match self.scale {
+            Some(scale) => matrix.with_scale(scale),
+            None => matrix,
+        }
+    }
+}
+
+/// Takes the memory of `plan` and packs `matrices`, which were added to it in this order.
+fn fill<'a>(
+    plan: ArenaPlan,
+    matrices: impl Iterator<Item = &'a Planned<'a>>,
+    threads: NonZeroUsize,
+) -> Result<Arc<Arena>, LoadError> {
+    let mut pool = Pool::new(threads)?;
+    let mut builder = plan.allocate()?;
+    for (planned, bytes) in matrices.zip(builder.slices_mut()) {
+        pool.for_each_chunk(bytes, planned.plan.panel_bytes(), |_, panel, out| {
+            planned.plan.fill_panel(planned.raw, panel, out);
+        });
+    }
+    Ok(builder.freeze())
+}
+
+fn check_finite(name: &str, weight: Weight<'_>) -> Result<(), LoadError> {
+    match first_non_finite(weight.ty, weight.bytes) {
+        None => Ok(()),
+        Some(block) => Err(LoadError::NotFinite { name: name.into(), block }),
+    }
+}

@@ -1,0 +1,129 @@
+//! What one forward pass is asked to do, and what can go wrong with it.
+
+use muser_kv::{AppendError, SequenceCache};
+
+/// Which rows' logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitsWanted {
+    /// None: the rows only fill the cache.
+    None,
+    /// The last row's.
+    Last,
+    /// Every row's.
+    All,
+}
+
+/// The part of a step that belongs to one sequence: `tokens` follow what its cache holds.
+#[derive(Debug)]
+pub struct SequenceInput<'a> {
+    /// Grows by `tokens.len()` rows if `outcome` is `Ok`, and is as before otherwise.
+    pub cache: &'a mut SequenceCache,
+    /// At least one.
+    pub tokens: &'a [u32],
+    /// Which rows' logits are wanted.
+    pub logits: LogitsWanted,
+    /// What came of it: an error here concerns this sequence alone.
+    pub outcome: Result<(), ForwardError>,
+}
+
+impl<'a> SequenceInput<'a> {
+    /// A sequence's part of a step.
+    pub fn new(cache: &'a mut SequenceCache, tokens: &'a [u32], logits: LogitsWanted) -> Self {
+        Self { cache, tokens, logits, outcome: Ok(()) }
+    }
+
+    /// Rows whose logits are wanted.
+    pub(crate) fn logits_rows(&self) -> usize {
+        match self.logits {
+            LogitsWanted::None => 0,
+            LogitsWanted::Last => 1,
+            LogitsWanted::All => self.tokens.len(),
+        }
+    }
+}
+
+/// Where a computation met a NaN or an infinity. The sequence's rows of this step are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a value is not finite at position {position}, {place}")]
+pub struct ForwardError {
+    /// Absolute position of the first row concerned.
+    pub position: usize,
+    /// Where it was noticed.
+    pub place: Place,
+}
+
+/// A place in the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a layer.
+    Layer(usize),
+    /// In the output head.
+    Head,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Layer(layer) => write!(f, "layer {layer}"),
+            Self::Head => f.write_str("output head"),
+        }
+    }
+}
+
+/// Why a step was refused before anything was computed; no cache has changed.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// More rows than the executor was made for.
+    #[error("a step of {rows} rows was asked for, the executor is made for {max}")]
+    TooManyRows {
+        /// Rows asked for.
+        rows: usize,
+        /// The executor's limit.
+        max: usize,
+    },
+    /// A sequence without tokens.
+    #[error("sequence {sequence} of the step has no tokens")]
+    NoTokens {
+        /// Its index in the step.
+        sequence: usize,
+    },
+    /// No such token.
+    #[error("token {token} does not exist: the vocabulary has {vocab}")]
+    UnknownToken {
+        /// As given.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// More positions than the model was made for.
+    #[error("position {position} is past the model's context of {context}")]
+    PastContext {
+        /// First position that does not exist.
+        position: usize,
+        /// The model's context.
+        context: usize,
+    },
+    /// No such layer.
+    #[error("layer {layer} does not exist: the model has {layers}")]
+    NoSuchLayer {
+        /// Index asked for.
+        layer: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// A residual stream of the wrong size.
+    #[error("a residual stream of {got} values was given, the step needs {want}")]
+    HiddenLength {
+        /// Values given.
+        got: usize,
+        /// Rows of the step times the model's width.
+        want: usize,
+    },
+    /// The cache was made for another model.
+    #[error("the cache's geometry is not this model's")]
+    ForeignCache,
+    /// The cache cannot grow.
+    #[error(transparent)]
+    Cache(#[from] AppendError),
+}
