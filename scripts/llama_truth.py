@@ -8,6 +8,7 @@ Also writes WORK/prompts-ids.txt and WORK/val-ids.txt, so that muser is asked fo
 Perplexity: VAL.txt is tokenised as one text by llama.cpp (no BOS, control tokens as text); its first 64 windows of 512 ids
 are evaluated each from an empty cache; the tokens at window positions 256..511 are scored (see perplexity.py)."""
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -54,8 +55,17 @@ def measure(probe, args, work, quant, kv, flash):
     run(probe, "logits", model, work / "val-ids.txt", out, kv, flash, THREADS)
     perplexity = python("perplexity.py", work / "val-ids.txt", out, "--vocab", 4096, "--from", SCORED_FROM)
     out.unlink()
-    reference = {p.pop("name"): p for p in result["prompts"]}
-    return rounded({"total": result["total"], **reference}), rounded(perplexity)
+    prompts = {p["name"]: {key: p[key] for key in ("kl_mean", "max_dlogit", "top1")} for p in result["prompts"]}
+    return rounded({"total": result["total"], **prompts}), rounded(perplexity)
+
+
+def write_record(record, path):
+    """One line a part of a result: readable, and short enough to read in a diff."""
+    head = json.dumps({k: v for k, v in record.items() if k != "results"}, indent=1).rstrip("\n}")
+    row = lambda r: "  {\n" + ",\n".join(f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in r.items()) + "\n  }"
+    rows = [{**{k: v for k, v in r.items() if k != "against_reference"}, **r["against_reference"]} for r in record["results"]]
+    with open(path, "w") as file:
+        file.write(head + ',\n "results": [\n' + ",\n".join(map(row, rows)) + "\n ]\n}\n")
 
 
 def cpu_name():
@@ -94,6 +104,7 @@ def main():
                       f"top-1 {total['top1']:.2%}  ppl {perplexity['perplexity']:.4f}", flush=True)
     record = {
         "what": "llama.cpp on glimmer-mini against the float64 reference, and perplexity on held-out text",
+        "date": datetime.date.today().isoformat(),
         "engine": "llama.cpp from the sdist llama-cpp-python 0.3.36, builds of scripts/build_llama_cpp.sh",
         "machine": {"cpu": cpu_name(), "cpus": os.cpu_count(), "system": platform.system(), "threads": THREADS},
         "commands": [
@@ -107,9 +118,7 @@ def main():
                            f"cache; window positions {SCORED_FROM}..{WINDOW - 1} scored, each by the row before it",
         "results": rows,
     }
-    with open(args.out, "w") as file:
-        json.dump(record, file, indent=1)
-        file.write("\n")
+    write_record(record, args.out)
 
 
 if __name__ == "__main__":
