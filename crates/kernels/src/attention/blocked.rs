@@ -3,7 +3,7 @@
 //!
 //! For each page the walk decides which rows each query sees; a twin's [`Stages`] do the arithmetic.
 
-use super::page::{Q8Head, head_part, visible_pages, visible_rows};
+use super::page::{self, Q8Head, visible_pages, visible_rows};
 use super::reference::{EXPONENT_MIN, binary_exponent};
 use super::scratch::{Active, AttentionScratch, Line, QueryState, Sum};
 use super::store::StoreVector;
@@ -46,6 +46,8 @@ pub(super) struct Q8Tile<'a> {
     pub head_dim: usize,
     pub key_scales: Line64,
     pub value_scales: Line64,
+    /// What the job reads next, to be fetched meanwhile.
+    pub next: &'a [u8],
 }
 
 /// One key-value head's part of an f16 page, and the queries in floats.
@@ -57,6 +59,8 @@ pub(super) struct F16Tile<'a> {
     pub head_dim: usize,
     /// The job's queries; [`Active::element`] is an index into them.
     pub queries: &'a [f32],
+    /// What the job reads next, to be fetched meanwhile.
+    pub next: &'a [u8],
 }
 
 /// One number for each row of a page, aligned for vector loads.
@@ -79,7 +83,10 @@ pub(super) fn attend(
         let start = pages.start.max(segment * SEGMENT_PAGES);
         let end = pages.end.min((segment + 1) * SEGMENT_PAGES);
         for index in start..end {
-            visit_page(stages, job, scratch, index)?;
+            list_active(job, scratch, index);
+            if !scratch.active.is_empty() {
+                visit_page(stages, job, scratch, index, index + 1 == pages.end)?;
+            }
         }
         let queries = job.positions.len() * job.shape.heads_per_kv();
         let lines = queries * job.shape.head_dim() / Line::<f32>::LANES;
@@ -125,34 +132,39 @@ fn all_visible_pages(job: &AttentionJob<'_>) -> Range<usize> {
     each.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
 }
 
+/// Merges page `index` into the active queries.
 fn visit_page(
     stages: &Stages,
     job: &AttentionJob<'_>,
     scratch: &mut AttentionScratch,
     index: usize,
+    last: bool,
 ) -> Result<(), AttentionError> {
-    list_active(job, scratch, index);
-    if scratch.active.is_empty() {
-        return Ok(());
-    }
     let head_dim = job.shape.head_dim();
     open_segments(scratch, head_dim);
-    let page = job.page_bytes(index)?;
-    let part = &page[head_part(page, job.layout, &job.shape, job.kv_head)];
+    let part = head_part(job, index)?;
+    // The next page may be missing if no row sees it, which is not for a hint to report.
+    let next = if last { &[] } else { head_part(job, index + 1).unwrap_or_default() };
     match job.layout {
         KvLayout::Q8 => {
             let head = Q8Head::new(part, head_dim);
             let (key_scales, value_scales) = (Line64(head.key_scales()), Line64(head.value_scales()));
             find_exponents(&mut scratch.active, &value_scales.0)
                 .map_err(|row| AttentionError::BadValueScale { page: index, row })?;
-            (stages.q8_tile)(&Q8Tile { head, head_dim, key_scales, value_scales }, scratch);
+            (stages.q8_tile)(&Q8Tile { head, head_dim, key_scales, value_scales, next }, scratch);
         }
         KvLayout::F16 => {
             let (keys, values) = part.split_at(part.len() / 2);
-            (stages.f16_tile)(&F16Tile { keys, values, head_dim, queries: job.queries }, scratch);
+            (stages.f16_tile)(&F16Tile { keys, values, head_dim, queries: job.queries, next }, scratch);
         }
     }
     Ok(())
+}
+
+/// The job's key-value head in page `index`.
+fn head_part<'a>(job: &AttentionJob<'a>, index: usize) -> Result<&'a [u8], AttentionError> {
+    let page = job.page_bytes(index)?;
+    Ok(&page[page::head_part(page, job.layout, &job.shape, job.kv_head)])
 }
 
 /// Lists the queries that see a row of page `index`, and which rows.

@@ -1,7 +1,7 @@
 //! The f16 layout: 32 strided sums per score, and one chain of fused multiply-adds per output element.
 
 use super::softmax::{visible_mask, weigh};
-use super::{eight, load_bytes16, load_f32, store_f32};
+use super::{eight, load_bytes16, load_f32, prefetch, store_f32};
 use crate::attention::blocked::{F16Tile, Line64};
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
 use std::arch::x86_64::*;
@@ -28,6 +28,7 @@ pub(super) fn merge_tile(tile: &F16Tile<'_>, scratch: &mut AttentionScratch) {
     // Two queries share each conversion; only those that see the same keys can share the chains over values.
     let mut rest = active.as_slice();
     while let [first, tail @ ..] = rest {
+        let done = active.len() - rest.len();
         rest = match tail {
             [second, tail @ ..] if (second.first, second.end) == (first.first, first.end) => {
                 merge_queries(&[*first, *second], tile, states, segment);
@@ -38,6 +39,7 @@ pub(super) fn merge_tile(tile: &F16Tile<'_>, scratch: &mut AttentionScratch) {
                 tail
             }
         };
+        prefetch(tile.next, done..active.len() - rest.len(), active.len());
     }
 }
 

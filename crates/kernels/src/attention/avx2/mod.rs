@@ -95,6 +95,16 @@ fn fold_segments(segments: Segments<'_>) {
     }
 }
 
+/// Fetches the share of `bytes` that falls to steps `done.start..done.end` of `steps` into the second-level cache.
+#[inline]
+pub(super) fn prefetch(bytes: &[u8], done: std::ops::Range<usize>, steps: usize) {
+    let part = bytes.len() * done.start / steps..bytes.len() * done.end / steps;
+    for line in bytes[part].chunks(64) {
+        // SAFETY: a prefetch does not access memory; the address is inside the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+}
+
 #[target_feature(enable = "avx2")]
 #[inline]
 fn load_f32(x: &[f32; 8]) -> __m256 {

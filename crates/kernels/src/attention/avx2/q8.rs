@@ -5,7 +5,7 @@
 //! query codes are stored in that order.
 
 use super::softmax::{Mask, TileWeights, all_below_infinity, visible_mask, weigh};
-use super::{eight, load_bytes16, load_bytes32, load_f32, load_i32, store_f32, store_i32};
+use super::{eight, load_bytes16, load_bytes32, load_f32, load_i32, prefetch, store_f32, store_i32};
 use crate::attention::blocked::{PreparedQuery, Q8Tile};
 use crate::attention::reference::WEIGHT_BITS;
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
@@ -97,10 +97,13 @@ pub(super) fn merge_tile(tile: &Q8Tile<'_>, scratch: &mut AttentionScratch) {
     let packed = Packed { keys, values, tile };
     let mut queries = Queries { states, codes, segment };
     let (pairs, single) = active.as_chunks::<2>();
-    for pair in pairs {
+    let steps = active.len().div_ceil(2);
+    for (step, pair) in pairs.iter().enumerate() {
+        prefetch(tile.next, step..step + 1, steps);
         queries.merge(pair, &packed);
     }
     if let [last] = single {
+        prefetch(tile.next, steps - 1..steps, steps);
         queries.merge(&[*last], &packed);
     }
 }
