@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::cell::UnsafeCell;
+use loom::sync::{Condvar, Mutex};
 use muser_kernels::pool::Pool;
 
 /// Explores all orders with at most `preemptions` involuntary switches; three are known to find most real bugs.
@@ -82,6 +83,25 @@ fn three_threads_run_each_job_once() {
 #[test]
 fn three_threads_run_two_regions() {
     check(2, || regions(3, &[2, 3]));
+}
+
+#[test]
+fn every_thread_is_woken_for_a_job_of_its_own() {
+    check(2, || {
+        let mut pool = pool(2);
+        for _ in 0..2 {
+            // Each job waits for the other, so a worker left asleep is a deadlock.
+            let (arrived, changed) = (Mutex::new(0), Condvar::new());
+            pool.run(2, &|_, _| {
+                let mut count = arrived.lock().unwrap();
+                *count += 1;
+                changed.notify_one();
+                while *count < 2 {
+                    count = changed.wait(count).unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]
