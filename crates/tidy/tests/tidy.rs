@@ -27,6 +27,7 @@ fn the_repository_obeys_the_house_rules() {
         words::forbidden(&sources),
         arrows::against_the_order(&repository.texts_ending_in("Cargo.toml")),
         documents::crates_missing_from_the_map(&repository),
+        documents::dead_paths(&repository),
         documents::dead_links(&repository),
         records::incomplete(&repository),
     ]

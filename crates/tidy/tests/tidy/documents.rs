@@ -1,22 +1,35 @@
-//! Rules on documents: they point to things that exist, and the map shows every crate.
+//! Rules on documents: what they link to or name exists, and the map shows every crate.
 
 use super::repository::Repository;
 
-/// `ARCHITECTURE.md`, once there is one, names every crate as `crates/NAME`.
+/// `ARCHITECTURE.md`, once there is one, names every crate as `` `muser-FOLDER` ``.
 pub fn crates_missing_from_the_map(repository: &Repository) -> Vec<String> {
     let Some(map) = repository.text("ARCHITECTURE.md") else { return Vec::new() };
     let manifests = repository.texts_ending_in("/Cargo.toml");
-    let folders = manifests.iter().filter_map(|(path, _)| path.strip_suffix("/Cargo.toml"));
-    let crates = folders.filter(|folder| folder.starts_with("crates/"));
-    // A longer name, such as `crates/kvpack`, does not stand for a shorter one.
-    let is_named = |folder: &str| {
-        map.match_indices(folder)
-            .any(|(at, _)| !map[at + folder.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '-' || c == '_'))
-    };
-    crates
-        .filter(|folder| !is_named(folder))
-        .map(|folder| format!("ARCHITECTURE.md: does not name `{folder}`"))
+    let folders = manifests.iter().filter_map(|(path, _)| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"));
+    let names = folders.map(|folder| format!("`muser-{folder}`"));
+    names
+        .filter(|name| !map.contains(name.as_str()))
+        .map(|name| format!("ARCHITECTURE.md: does not name {name}"))
         .collect()
+}
+
+/// The documents at the root do not name source files or folders that are gone. `kv/src/page.rs` may stand for
+/// `crates/kv/src/page.rs`; names with wildcards are left alone.
+pub fn dead_paths(repository: &Repository) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (document, text) in repository.texts_ending_in(".md").into_iter().filter(|(path, _)| !path.contains('/')) {
+        // Every second part is between backticks.
+        for name in text.split('`').skip(1).step_by(2) {
+            let is_path = name.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
+            let is_ours = name.starts_with("crates/") || name.contains("/src/") || name.contains("/tests/");
+            let path = name.trim_end_matches('/');
+            if is_path && is_ours && !repository.has(path) && !repository.has(&format!("crates/{path}")) {
+                broken.push(format!("{document}: `{name}` does not exist"));
+            }
+        }
+    }
+    broken
 }
 
 /// Every relative link of a markdown file leads to a file or folder.
@@ -78,9 +91,19 @@ fn a_crate_that_the_map_does_not_name_is_reported() {
     let manifests = [("crates/kv/Cargo.toml", ""), ("crates/text/Cargo.toml", ""), ("Cargo.toml", "")];
     let with_map = |map| Repository::of(&[&manifests[..], &[("ARCHITECTURE.md", map)]].concat());
     assert!(crates_missing_from_the_map(&Repository::of(&manifests)).is_empty());
-    assert!(crates_missing_from_the_map(&with_map("`crates/text`, `crates/kv`")).is_empty());
-    let broken = crates_missing_from_the_map(&with_map("`crates/kvpack` and `crates/text/`"));
-    assert_eq!(broken, ["ARCHITECTURE.md: does not name `crates/kv`"]);
+    assert!(crates_missing_from_the_map(&with_map("`muser-text`, **kv** (`muser-kv`)")).is_empty());
+    let broken = crates_missing_from_the_map(&with_map("`muser-kvpack` and `muser-text`"));
+    assert_eq!(broken, ["ARCHITECTURE.md: does not name `muser-kv`"]);
+}
+
+#[test]
+fn a_source_path_that_is_gone_is_reported_in_documents_at_the_root() {
+    let text =
+        "`kv/src/page.rs` `crates/kv/src/` `kv/src/gone.rs` `crates/gone` `crates/*/tests/x.rs` `a/b` kv/src/prose.rs";
+    let sources = [("crates/kv/src/page.rs", ""), ("docs/page.md", text)];
+    assert!(dead_paths(&Repository::of(&sources)).is_empty());
+    let broken = dead_paths(&Repository::of(&[&sources[..], &[("README.md", text)]].concat()));
+    assert_eq!(broken, ["README.md: `kv/src/gone.rs` does not exist", "README.md: `crates/gone` does not exist"]);
 }
 
 #[test]
