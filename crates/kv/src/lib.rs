@@ -5,7 +5,8 @@
 //! and the tokens up to its end.
 //!
 //! - `layout` says which byte of a page is what.
-//! - `page` owns page memory: a [`Page`] is shared by reference and copied before it is changed.
+//! - `name` says what makes two pages the same page: the chained digest of identity and tokens.
+//! - `page` owns page memory: full pages are shared by reference, and copied before a holder changes them.
 //! - `pool` is the budget and the free lists that pages come from and return to.
 //! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
 //! - `cache` is one sequence: append in three steps, read, forget behind the window.
@@ -13,6 +14,7 @@
 
 mod cache;
 mod layout;
+mod name;
 mod page;
 mod pool;
 mod rewind;
@@ -20,6 +22,7 @@ mod spec;
 
 pub use cache::{AppendError, LayerPages, SequenceCache};
 pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageLayout};
+pub use name::{PageName, PageNames, names_of};
 pub use page::Page;
 pub use pool::{OutOfPages, PagePool, PoolUse};
 pub use rewind::RewindError;
