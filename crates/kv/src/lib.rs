@@ -11,6 +11,7 @@
 //! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
 //! - `cache` is one sequence: append in three steps, read, forget behind the window.
 //! - `rewind` takes rows back, and forks a cache that shares a prefix.
+//! - `ship` counts what a handoff has to send.
 
 mod cache;
 mod layout;
@@ -18,6 +19,7 @@ mod name;
 mod page;
 mod pool;
 mod rewind;
+mod ship;
 mod spec;
 
 pub use cache::{AppendError, LayerPages, SequenceCache};
