@@ -144,7 +144,8 @@ impl SequenceCache {
             return Err(refused);
         }
         let run = self.layers.get_mut(layer).ok_or(refused)?;
-        Ok(run.pages[page - run.first].make_mut()?)
+        // A page with pending rows is not full, and only full pages are ever shared.
+        Ok(run.pages[page - run.first].unshared_mut())
     }
 
     /// All pending pages of `layer` at once, as (absolute page index, bytes), for writers that share the work.
@@ -157,7 +158,7 @@ impl SequenceCache {
         // With nothing pending the range is empty, but may start behind the last page.
         let start = (pending.start - run.first).min(run.pages.len());
         let pages = &mut run.pages[start..][..pending.len()];
-        // A page with pending rows is partly uncommitted, and only whole committed pages are ever shared.
+        // As in `page_mut`: these pages are not shared.
         pages.iter_mut().enumerate().map(move |(index, page)| (pending.start + index, page.unshared_mut()))
     }
 
@@ -228,7 +229,7 @@ impl<'cache> LayerPages<'cache> {
         self.first_page
     }
 
-    /// The pages in ascending order; each gives its bytes as `AsRef<[u8]>`.
+    /// The pages in ascending order; each gives its bytes by `AsRef<[u8]>`.
     pub fn as_slice(&self) -> &'cache [Page] {
         self.pages
     }

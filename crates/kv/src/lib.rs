@@ -11,6 +11,7 @@
 //! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
 //! - `cache` is one sequence: append in three steps, read, forget behind the window.
 //! - `rewind` takes rows back, and forks a cache that shares a prefix.
+//! - `transfer` gives pages out, and builds a cache from pages that arrive, off to the side.
 //! - `ship` counts what a handoff has to send.
 
 mod cache;
@@ -21,11 +22,13 @@ mod pool;
 mod rewind;
 mod ship;
 mod spec;
+mod transfer;
 
 pub use cache::{AppendError, LayerPages, SequenceCache};
 pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageLayout};
 pub use name::{PageName, PageNames, names_of};
-pub use page::Page;
+pub use page::{Page, SealedPage};
 pub use pool::{OutOfPages, PagePool, PoolUse};
 pub use rewind::RewindError;
 pub use spec::{CacheSpec, LayerSpec, PageSet, SpecError};
+pub use transfer::{DetachedCache, ExportError, ExportedPage, InstallError};

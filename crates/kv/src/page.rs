@@ -4,16 +4,23 @@ use std::sync::Arc;
 
 use crate::pool::{OutOfPages, PagePool};
 
-/// A page's bytes, 64-byte aligned, with a share in their ownership.
+/// A page's bytes, 64-byte aligned, as one cache holds them.
 ///
-/// Cloning shares the bytes and allocates nothing. Shared bytes never change: [`Page::make_mut`] copies them first. When
-/// the last share is dropped, the memory returns to the pool it came from.
+/// Several holders may share the bytes; shared bytes never change, a holder that must change them copies them first.
+/// When the last holder is gone, the memory returns to the pool it came from.
 #[derive(Debug)]
 pub struct Page {
     /// `None` only while `drop` runs.
     buffer: Option<Arc<Buffer>>,
     pool: PagePool,
 }
+
+/// A share in a full page whose 64 rows are all committed. Its bytes never change.
+///
+/// Cloning shares the bytes and allocates nothing. Only whole pages are ever shared, so a cache's last, partial page has
+/// one holder and is written in place.
+#[derive(Debug)]
+pub struct SealedPage(Page);
 
 /// Page memory that only a pool creates.
 #[derive(Debug)]
@@ -45,7 +52,7 @@ impl Page {
     ///
     /// # Errors
     /// [`OutOfPages`] if the copy does not fit the pool's budget. The page is then unchanged.
-    pub fn make_mut(&mut self) -> Result<&mut [u8], OutOfPages> {
+    pub(crate) fn make_mut(&mut self) -> Result<&mut [u8], OutOfPages> {
         if self.is_shared() {
             let mut copy = self.pool.take_unspecified(self.bytes().len())?;
             copy.unshared_mut().copy_from_slice(self.bytes());
@@ -65,6 +72,11 @@ impl Page {
         &mut buffer.storage[buffer.start..end]
     }
 
+    /// Another holder of the same bytes.
+    pub(crate) fn share(&self) -> Self {
+        Self { buffer: Some(Arc::clone(self.buffer())), pool: self.pool.clone() }
+    }
+
     pub(crate) fn from_buffer(buffer: Arc<Buffer>, pool: PagePool) -> Self {
         Self { buffer: Some(buffer), pool }
     }
@@ -75,9 +87,25 @@ impl Page {
     }
 }
 
-impl Clone for Page {
+impl SealedPage {
+    /// The page's bytes, in canonical form.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// Seals `page`, all of whose rows must be committed.
+    pub(crate) fn of(page: &Page) -> Self {
+        Self(page.share())
+    }
+
+    pub(crate) fn share(&self) -> Page {
+        self.0.share()
+    }
+}
+
+impl Clone for SealedPage {
     fn clone(&self) -> Self {
-        Self { buffer: Some(Arc::clone(self.buffer())), pool: self.pool.clone() }
+        Self(self.share())
     }
 }
 
@@ -138,7 +166,7 @@ mod tests {
         let pool = PagePool::new(1 << 20);
         let mut ours = pool.take(256).unwrap();
         ours.make_mut().unwrap().fill(1);
-        let theirs = ours.clone();
+        let theirs = ours.share();
         assert!(ours.is_shared() && ours.shares_memory_with(&theirs));
         ours.make_mut().unwrap()[3] = 2;
         assert!(!ours.is_shared() && !theirs.is_shared());
@@ -150,7 +178,7 @@ mod tests {
     fn a_copy_that_does_not_fit_the_budget_leaves_the_page_shared_and_unchanged() {
         let pool = PagePool::new(256);
         let mut ours = pool.take(256).unwrap();
-        let theirs = ours.clone();
+        let theirs = ours.share();
         assert!(ours.make_mut().is_err());
         assert!(ours.shares_memory_with(&theirs));
         drop(theirs);
@@ -165,7 +193,7 @@ mod tests {
             let pages: Vec<Page> = (0..8).map(|_| pool.take(64).unwrap()).collect();
             std::thread::scope(|scope| {
                 for _ in 0..3 {
-                    let shares = pages.clone();
+                    let shares: Vec<Page> = pages.iter().map(Page::share).collect();
                     scope.spawn(move || drop(shares));
                 }
                 drop(pages);

@@ -70,7 +70,7 @@ impl PagePool {
     ///
     /// # Errors
     /// [`OutOfPages`] if it does not fit the budget.
-    pub fn take(&self, page_bytes: usize) -> Result<Page, OutOfPages> {
+    pub(crate) fn take(&self, page_bytes: usize) -> Result<Page, OutOfPages> {
         let mut page = self.take_unspecified(page_bytes)?;
         page.unshared_mut().fill(0);
         Ok(page)
@@ -208,7 +208,7 @@ mod tests {
     fn dropped_pages_are_reused_and_counted_as_free() {
         let pool = PagePool::new(1 << 20);
         let page = pool.take(128).unwrap();
-        let share = page.clone();
+        let share = page.share();
         drop(page);
         let budget_bytes = 1 << 20;
         let live = PoolUse { live_pages: 1, live_bytes: 128, free_pages: 0, free_bytes: 0, budget_bytes };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::cache::SequenceCache;
 use crate::layout::PAGE_ROWS;
+use crate::page::Page;
 use crate::pool::OutOfPages;
-use crate::spec::{PageSet, pages_over};
+use crate::spec::pages_over;
 
 /// Why a cache could not go back or be forked. Its content is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,10 +93,9 @@ impl SequenceCache {
         }
         self.check_rewind(rows)?;
         let mut fork = Self::new(Arc::clone(&self.spec), self.pool.clone());
-        for (layer, (ours, theirs)) in self.layers.iter().zip(&mut fork.layers).enumerate() {
-            let held = self.spec.pages_at(layer, rows, PageSet::Held);
-            theirs.first = held.start.max(ours.first);
-            theirs.pages.extend_from_slice(&ours.pages[theirs.first - ours.first..held.end - ours.first]);
+        for (ours, theirs) in self.layers.iter().zip(&mut fork.layers) {
+            theirs.first = ours.first;
+            theirs.pages.extend(ours.pages[..rows / PAGE_ROWS - ours.first].iter().map(Page::share));
         }
         fork.rows = rows;
         Ok(fork)

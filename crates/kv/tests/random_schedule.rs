@@ -333,12 +333,12 @@ fn every_schedule_leaves_exactly_the_pages_and_bytes_that_the_rows_define() {
         [(1, KvLayout::Q8, 1), (2, KvLayout::F16, 1), (3, KvLayout::Q8, 0), (4, KvLayout::F16, 3)]
     {
         let mut world = World::new(seed, kind, extra);
-        for _ in 0..3000 {
+        for _ in 0..2000 {
             world.step();
         }
         let seen = &world.seen;
         let counts = [seen.committed, seen.partly_committed, seen.abandoned, seen.truncated, seen.forked];
-        assert!(counts.iter().all(|&count| count > 50), "{seen:?}");
+        assert!(counts.iter().all(|&count| count > 30), "{seen:?}");
         assert!(seen.window_gone > 20 && seen.out_of_pages > 20, "{seen:?}");
         let pool = world.pool.clone();
         drop(world);
