@@ -41,8 +41,11 @@ pub struct PoolUse {
 }
 
 impl PagePool {
-    /// An empty pool that will hold at most `budget_bytes` bytes of pages, live and free together.
+    /// An empty pool that will hold at most `budget_bytes` bytes of pages, live and free together. `usize::MAX` means as
+    /// much as the system gives.
     pub fn new(budget_bytes: usize) -> Self {
+        // No more than this can be addressed, and sums of two such budgets do not overflow.
+        let budget_bytes = budget_bytes.min(isize::MAX.unsigned_abs());
         let state = State { budget_bytes, classes: Vec::new() };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -170,12 +173,12 @@ impl State {
         let wanted_bytes = self.classes[class].page_bytes.saturating_mul(pages);
         let live_bytes = self.live_bytes();
         let kept = live_bytes + self.classes[class].free_bytes();
-        if kept.saturating_add(wanted_bytes) > self.budget_bytes {
+        if kept.checked_add(wanted_bytes).is_none_or(|bytes| bytes > self.budget_bytes) {
             return Err(OutOfPages { wanted_bytes, live_bytes, budget_bytes: self.budget_bytes });
         }
         let mut idle: usize = self.classes.iter().map(SizeClass::free_bytes).sum();
         for (index, other) in self.classes.iter_mut().enumerate() {
-            while index != class && live_bytes + idle + wanted_bytes > self.budget_bytes && other.free.pop().is_some() {
+            while index != class && live_bytes + idle > self.budget_bytes - wanted_bytes && other.free.pop().is_some() {
                 idle -= other.page_bytes;
             }
         }
@@ -231,6 +234,7 @@ mod tests {
         assert!(pool.reserve(100, 11).is_err());
         assert!(pool.reserve(usize::MAX, 2).is_err());
         assert_eq!(pool.usage().free_pages, 6);
+        assert!(PagePool::new(usize::MAX).reserve(usize::MAX, 2).is_err());
     }
 
     #[test]
