@@ -1,6 +1,8 @@
 //! Activation rows as matrix multiplication reads them: quantised once per row and format (rule 2 of
 //! `docs/numerics.md`), each row in memory of its own so that rows can be filled in parallel.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
 pub(crate) mod scalar;
 
 /// Codes in the longest group; every row is padded with zero codes to a multiple of it.

@@ -34,24 +34,28 @@ fn quantise<const GROUP: usize>(x: &[f32], row: &mut QuantisedRow) {
 }
 
 /// Writes the codes of `values` and zeros after them, and returns the scale.
-pub(super) fn quantise_group(values: &[f32], codes: &mut [i8]) -> f32 {
+fn quantise_group(values: &[f32], codes: &mut [i8]) -> f32 {
     let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
     codes.fill(0);
     if largest < SMALLEST_MAXIMUM {
         return 0.0;
     }
-    let inverse = LARGEST_CODE / largest;
+    quantise_values(values, LARGEST_CODE / largest, codes);
+    largest / LARGEST_CODE
+}
+
+/// Writes the codes of `values`; `codes` may go on after them.
+pub(super) fn quantise_values(values: &[f32], inverse: f32, codes: &mut [i8]) {
     for (code, value) in codes.iter_mut().zip(values) {
         let rounded = (value * inverse).round_ties_even().clamp(-LARGEST_CODE, LARGEST_CODE);
         #[expect(clippy::cast_possible_truncation, reason = "an integer within -127..=127")]
         let rounded = rounded as i8;
         *code = rounded;
     }
-    largest / LARGEST_CODE
 }
 
 /// The sums that belong to the first `padded` codes.
-pub(super) fn sum_codes(padded: usize, row: &mut QuantisedRow) {
+fn sum_codes(padded: usize, row: &mut QuantisedRow) {
     for (sum, codes) in row.sums16.iter_mut().zip(row.codes[..padded].chunks(16)) {
         *sum = codes.iter().map(|&code| i16::from(code)).sum();
     }

@@ -2,6 +2,8 @@
 //!
 //! [`reference`] is the definition. Every table returns its bits, whatever the number of rows, the panel or the machine.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod general;
 pub mod reference;
 mod scalar;
@@ -44,13 +46,21 @@ impl DotKernels {
         &SCALAR
     }
 
+    /// AVX2, FMA and F16C, or `None` if this processor lacks one of them.
+    pub fn avx2() -> Option<&'static Self> {
+        #[cfg(target_arch = "x86_64")]
+        return avx2::table();
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
+
     /// Every table that this processor can run, fastest last.
     pub fn available() -> Vec<&'static Self> {
-        vec![Self::scalar()]
+        [Some(Self::scalar()), Self::avx2()].into_iter().flatten().collect()
     }
 
     /// The fastest table that this processor can run.
     pub fn detected() -> &'static Self {
-        Self::scalar()
+        Self::avx2().unwrap_or(Self::scalar())
     }
 }

@@ -1,0 +1,96 @@
+//! Rule 4: integer sums over 32 (or 16) columns, float steps per block.
+
+use std::arch::x86_64::*;
+
+use super::integer_scales::{chain, load_lanes, store_lanes};
+use super::unpack::{broadcast_sums, load_half};
+use crate::activations::QuantisedRow;
+use crate::dot::tile::Lanes;
+use crate::matrix::format::{Format, HALVES};
+
+/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tile<F: Format, const T: usize>(
+    units: &[u8],
+    (x, first_group): (&[&QuantisedRow; T], usize),
+    tile: &mut [Lanes; T],
+) {
+    let mut acc = tile.map(|lanes| load_lanes(&lanes));
+    for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
+        let group = first_group + index;
+        let mut group_sums = [[_mm256_setzero_ps(); 2]; T];
+        for sub in 0..32 / F::SUB {
+            let sums = sub_block_sums::<F, T>(unit, x, group, sub);
+            for half in 0..2 {
+                let scales = widen::<F>(load_half(unit, sub * HALVES + 16 * half));
+                for t in 0..T {
+                    let sum = _mm256_cvtepi32_ps(sums[t][half]);
+                    group_sums[t][half] = _mm256_fmadd_ps(scales, sum, group_sums[t][half]);
+                }
+            }
+        }
+        for half in 0..2 {
+            let mins = if F::MINS { Some(_mm256_cvtph_ps(load_half(unit, F::MINS_AT + 16 * half))) } else { None };
+            for t in 0..T {
+                if let Some(mins) = mins {
+                    let sum = _mm256_set1_ps(x[t].float_sums32[group]);
+                    group_sums[t][half] = _mm256_fmadd_ps(mins, sum, group_sums[t][half]);
+                }
+                let scale = _mm256_set1_ps(x[t].scales[group]);
+                acc[t][half] = _mm256_fmadd_ps(scale, group_sums[t][half], acc[t][half]);
+            }
+        }
+    }
+    for t in 0..T {
+        store_lanes(acc[t], &mut tile[t]);
+    }
+}
+
+/// `P_j` of each row and token for sub-block `sub` of the unit.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sub_block_sums<F: Format, const T: usize>(
+    unit: &[u8],
+    x: &[&QuantisedRow; T],
+    group: usize,
+    sub: usize,
+) -> [[__m256i; 2]; T] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    if F::OFFSET != 0 {
+        // Sums of 16 codes come in pairs; a sub-block of 16 takes one of the two.
+        let offset = i32::from((-F::OFFSET).cast_unsigned());
+        let offset = _mm256_set1_epi32(match (F::SUB, sub) {
+            (32, _) => offset | offset << 16,
+            (_, 0) => offset,
+            _ => offset << 16,
+        });
+        for t in 0..T {
+            sums[t] = [_mm256_madd_epi16(offset, broadcast_sums(&x[t].sums16, 2 * group)); 2];
+        }
+    }
+    let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
+    let codes: [&[i8]; T] = x.map(|x| &x.codes[32 * group..32 * group + 32]);
+    let mut done = 0;
+    while done < F::SUB / 4 {
+        let partial = chain::<F, T>(lines, &codes, sub * F::SUB / 4, done);
+        for t in 0..T {
+            for half in 0..2 {
+                let product = _mm256_madd_epi16(partial[t][half], _mm256_set1_epi16(1));
+                sums[t][half] = _mm256_add_epi32(sums[t][half], product);
+            }
+        }
+        done += F::CHAIN;
+    }
+    sums
+}
+
+/// 8 scales as f32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn widen<F: Format>(scales: __m128i) -> __m256 {
+    if F::BRAIN_FLOATS {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(scales)))
+    } else {
+        _mm256_cvtph_ps(scales)
+    }
+}

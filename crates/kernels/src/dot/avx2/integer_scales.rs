@@ -1,0 +1,162 @@
+//! Rule 3: integer sums over 256 columns, one float step per group.
+
+use std::arch::x86_64::*;
+
+use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
+use crate::activations::QuantisedRow;
+use crate::dot::tile::Lanes;
+use crate::matrix::format::{Format, HALVES};
+
+/// The two halves of 16 rows.
+type Rows = [__m256i; 2];
+
+/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens;
+/// `step` is `2^-e`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tile<F: Format, const T: usize>(
+    units: &[u8],
+    (x, first_group): (&[&QuantisedRow; T], usize),
+    step: f32,
+    tile: &mut [Lanes; T],
+) {
+    let step = _mm256_set1_ps(if F::MINS { step } else { 1.0 });
+    let mut acc = tile.map(|lanes| load_lanes(&lanes));
+    for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
+        let group = first_group + index;
+        let sums = unit_sums::<F, T>(unit, x, group);
+        for half in 0..2 {
+            let d = _mm256_mul_ps(_mm256_cvtph_ps(load_half(unit, 16 * half)), step);
+            for t in 0..T {
+                let scale = _mm256_mul_ps(d, _mm256_set1_ps(x[t].scales[group]));
+                acc[t][half] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[t][half]), acc[t][half]);
+            }
+        }
+    }
+    for t in 0..T {
+        store_lanes(acc[t], &mut tile[t]);
+    }
+}
+
+/// `I_g` of each row and token.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], group: usize) -> [Rows; T] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    if F::MINS {
+        for pair in 0..4 {
+            let mins = [0, 1].map(|half| load(unit, F::MINS_AT + pair * 2 * HALVES + HALVES * half));
+            add_pair(&mut sums, mins, x.map(|x| broadcast_sums(&x.sums32, 8 * group + 2 * pair)));
+        }
+    }
+    let codes: [&[i8]; T] = x.map(|x| &x.codes[256 * group..256 * group + 256]);
+    for pair in 0..128 / F::SUB {
+        let scales = [0, 1]
+            .map(|half| _mm256_cvtepi8_epi16(load_half(unit, F::SUB_SCALES_AT + pair * HALVES + HALVES / 2 * half)));
+        if F::OFFSET != 0 {
+            let offset = _mm256_set1_epi16(-F::OFFSET);
+            let scaled = scales.map(|scales| _mm256_mullo_epi16(scales, offset));
+            add_pair(&mut sums, scaled, x.map(|x| broadcast_sums(&x.sums16, 16 * group + 2 * pair)));
+        }
+        for odd in 0..2 {
+            let sub = 2 * pair + odd;
+            let scales = scales.map(|scales| duplicate(scales, odd));
+            let lines = &unit[F::CODES_AT + sub * F::SUB / 32 * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+            let first = sub * F::SUB % 32 / 4;
+            let codes = codes.map(|codes| &codes[sub * F::SUB / 32 * 32..][..32]);
+            let count = F::SUB / 4;
+            let mut done = 0;
+            while done < count {
+                let partial = chain::<F, T>(lines, &codes, first, done);
+                for t in 0..T {
+                    for half in 0..2 {
+                        let product = _mm256_madd_epi16(partial[t][half], scales[half]);
+                        sums[t][half] = _mm256_add_epi32(sums[t][half], product);
+                    }
+                }
+                done += F::CHAIN;
+            }
+        }
+    }
+    sums
+}
+
+/// Adds `weights[half] . pair` to every sum; both are two i16 per lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_pair<const T: usize>(sums: &mut [Rows; T], weights: Rows, pairs: [__m256i; T]) {
+    for (sums, pair) in sums.iter_mut().zip(pairs) {
+        for (sum, weights) in sums.iter_mut().zip(weights) {
+            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(weights, pair));
+        }
+    }
+}
+
+/// The low (`odd` = 0) or high i16 of each 32-bit lane, in both of its halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn duplicate(pairs: __m256i, odd: usize) -> __m256i {
+    let low = _mm256_setr_epi8(
+        0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13, 0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,
+    );
+    let order = if odd == 0 { low } else { _mm256_or_si256(low, _mm256_set1_epi8(2)) };
+    _mm256_shuffle_epi8(pairs, order)
+}
+
+/// The sums of `CHAIN` quads from quad `first + done` of a sub-block on: two i16 sums per lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn chain<F: Format, const T: usize>(
+    lines: &[u8],
+    codes: &[&[i8]; T],
+    first: usize,
+    done: usize,
+) -> [Rows; T] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    for i in done..done + F::CHAIN {
+        // The two quads of a line of nibbles follow each other, so that the line is loaded once.
+        let c = if F::SUB == 32 { i / 2 + i % 2 * 4 } else { first + i };
+        let weights = [quad::<F>(lines, c, 0), quad::<F>(lines, c, 1)];
+        for t in 0..T {
+            let x = broadcast_codes(codes[t], 4 * c);
+            for half in 0..2 {
+                let product = products::<F>(weights[half], x);
+                sums[t][half] = if i == done { product } else { _mm256_add_epi16(sums[t][half], product) };
+            }
+        }
+    }
+    sums
+}
+
+/// Sums of two products in each i16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn products<F: Format>(weights: __m256i, x: __m256i) -> __m256i {
+    if F::SIGNED {
+        // |w| is unsigned, up to 128, and the sign goes to the activation, which is never -128.
+        _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights))
+    } else {
+        _mm256_maddubs_epi16(weights, x)
+    }
+}
+
+/// 16 lanes as two registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn load_lanes(lanes: &Lanes) -> [__m256; 2] {
+    let (halves, _) = lanes.as_chunks::<8>();
+    [0, 1].map(|half: usize| {
+        // SAFETY: each half is 8 floats long and the load needs no alignment.
+        unsafe { _mm256_loadu_ps(halves[half].as_ptr()) }
+    })
+}
+
+/// Two registers as 16 lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn store_lanes(acc: [__m256; 2], lanes: &mut Lanes) {
+    let (halves, _) = lanes.as_chunks_mut::<8>();
+    for (half, acc) in halves.iter_mut().zip(acc) {
+        // SAFETY: `half` is 8 floats long and the store needs no alignment.
+        unsafe { _mm256_storeu_ps(half.as_mut_ptr(), acc) }
+    }
+}
