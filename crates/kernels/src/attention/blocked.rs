@@ -229,7 +229,7 @@ fn finish(job: &AttentionJob<'_>, scratch: &AttentionScratch, out: &mut [f32]) -
     {
         let inverse = 1.0 / state.total.l;
         for (out, line) in out.chunks_exact_mut(Line::<f32>::LANES).zip(numerator) {
-            out.iter_mut().zip(line.0.as_flattened()).for_each(|(out, o)| *out = o * inverse);
+            out.iter_mut().zip(line.0).for_each(|(out, o)| *out = o * inverse);
         }
         if !all_finite(out) {
             return Err(AttentionError::NotFinite { what: "query row", row: query / job.shape.heads_per_kv() });

@@ -102,7 +102,11 @@ fn first_visible(position: u32, window: Option<u32>) -> usize {
 }
 
 fn f32_rows(bytes: &[u8]) -> [f32; PAGE_ROWS] {
-    std::array::from_fn(|k| f32::from_le_bytes([bytes[4 * k], bytes[4 * k + 1], bytes[4 * k + 2], bytes[4 * k + 3]]))
+    let mut rows = [0.0; PAGE_ROWS];
+    for (row, bytes) in rows.iter_mut().zip(bytes.as_chunks().0) {
+        *row = f32::from_le_bytes(*bytes);
+    }
+    rows
 }
 
 #[cfg(test)]

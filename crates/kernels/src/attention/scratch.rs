@@ -55,19 +55,34 @@ impl AttentionScratch {
 /// 16 numbers that fill one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Line<T>(pub [[T; 8]; 2]);
+pub(super) struct Line<T>(pub [T; 16]);
 
 impl<T> Line<T> {
     /// Numbers in a line.
     pub const LANES: usize = 16;
+
+    /// The same numbers by eights.
+    pub fn eights(lines: &[Self]) -> &[[T; 8]] {
+        // SAFETY: `Line` is `repr(C)` and its alignment adds no padding, so a line is exactly two arrays of eight.
+        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), 2 * lines.len()) }
+    }
+
+    /// The same numbers by eights.
+    pub fn eights_mut(lines: &mut [Self]) -> &mut [[T; 8]] {
+        // SAFETY: as in `eights`; the exclusive borrow carries over.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), 2 * lines.len()) }
+    }
 }
 
+/// A line of any other type of number might have padding.
+const _: () = assert!(size_of::<Line<f32>>() == 64 && size_of::<Line<i32>>() == 64);
+
 impl Line<f32> {
-    pub const ZERO_F32: Self = Self([[0.0; 8]; 2]);
+    pub const ZERO_F32: Self = Self([0.0; 16]);
 }
 
 impl Line<i32> {
-    pub const ZERO_I32: Self = Self([[0; 8]; 2]);
+    pub const ZERO_I32: Self = Self([0; 16]);
 }
 
 /// A query that sees a key of the current page.

@@ -25,6 +25,7 @@ pub(super) fn store_halves(x: &[f32], stored: &mut [u8]) -> bool {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn merge_tile(tile: &F16Tile<'_>, scratch: &mut AttentionScratch) {
     let AttentionScratch { active, states, segment, .. } = scratch;
+    let segment = Line::eights_mut(segment);
     // Two queries share each conversion; only those that see the same keys can share the chains over values.
     let mut rest = active.as_slice();
     while let [first, tail @ ..] = rest {
@@ -50,7 +51,7 @@ fn merge_queries<const N: usize>(
     active: &[Active; N],
     tile: &F16Tile<'_>,
     states: &mut [QueryState],
-    segment: &mut [Line<f32>],
+    segment: &mut [[f32; 8]],
 ) {
     let head_dim = tile.head_dim;
     let (first, end) = (active[0].first, active[0].end);
@@ -78,13 +79,13 @@ fn merge_queries<const N: usize>(
         factors[n] = state.segment.merge(weights.h, weights.l);
     }
 
-    let lines = head_dim / Line::<f32>::LANES;
-    for column in (0..lines).step_by(2) {
-        let sums = weighted_sums(&p, &tile.values[2 * 16 * column..], 2 * head_dim, first..end);
+    let eights = head_dim / 8;
+    for column in (0..eights).step_by(4) {
+        let sums = weighted_sums(&p, &tile.values[2 * 8 * column..], 2 * head_dim, first..end);
         for n in 0..N {
-            let numerator = segment[active[n].query * lines + column..][..2].iter_mut().flat_map(|line| &mut line.0);
+            let numerator = &mut segment[active[n].query * eights + column..][..4];
             let (old, new) = (_mm256_set1_ps(factors[n].0), _mm256_set1_ps(factors[n].1));
-            for (o, sum) in numerator.zip(sums[n]) {
+            for (o, sum) in numerator.iter_mut().zip(sums[n]) {
                 store_f32(o, _mm256_fmadd_ps(sum, new, _mm256_mul_ps(load_f32(o), old)));
             }
         }

@@ -14,7 +14,7 @@ mod q8;
 mod softmax;
 
 use super::blocked::{self, F16Tile, PreparedQuery, Q8Tile, Segments, Stages};
-use super::scratch::AttentionScratch;
+use super::scratch::{AttentionScratch, Line};
 use super::store::{self, Row, StoreVector};
 use super::{AttentionError, AttentionJob, AttentionKernels, AttentionShape, KvLayout};
 use std::arch::x86_64::*;
@@ -78,8 +78,9 @@ fn fold(segments: Segments<'_>) {
 #[target_feature(enable = "avx2,fma")]
 fn fold_segments(segments: Segments<'_>) {
     let Segments { states, total, segment } = segments;
-    let lines = (total.len() / states.len().max(1)).max(1);
-    let numerators = total.chunks_exact_mut(lines).zip(segment.chunks_exact(lines));
+    let eights = (2 * total.len() / states.len().max(1)).max(1);
+    let (total, segment) = (Line::eights_mut(total), Line::eights(segment));
+    let numerators = total.chunks_exact_mut(eights).zip(segment.chunks_exact(eights));
     for (state, (total, segment)) in states.iter_mut().zip(numerators) {
         if !state.in_segment {
             continue;
@@ -88,9 +89,7 @@ fn fold_segments(segments: Segments<'_>) {
         let (old, new) = state.total.merge(state.segment.m, state.segment.l);
         let (old, new) = (_mm256_set1_ps(old), _mm256_set1_ps(new));
         for (total, segment) in total.iter_mut().zip(segment) {
-            for (total, segment) in total.0.iter_mut().zip(&segment.0) {
-                store_f32(total, _mm256_fmadd_ps(load_f32(segment), new, _mm256_mul_ps(load_f32(total), old)));
-            }
+            store_f32(total, _mm256_fmadd_ps(load_f32(segment), new, _mm256_mul_ps(load_f32(total), old)));
         }
     }
 }

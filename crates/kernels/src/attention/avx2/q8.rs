@@ -13,8 +13,8 @@ use crate::attention::store::{KV_CODE_MAX, MAGNITUDE_MIN, QUERY_CODE_MAX};
 use crate::exp2::{ROUND_TO_INTEGER, pow2};
 use std::arch::x86_64::*;
 
-/// Keys of a packed key row, in lines.
-const KEY_LINES: usize = 4;
+/// Keys of a packed key row, by eights.
+const KEY_EIGHTS: usize = 8;
 
 /// Rounds a stored vector to codes within +-127; `false` if an element is not finite.
 #[target_feature(enable = "avx2,fma")]
@@ -90,12 +90,12 @@ impl Step {
 pub(super) fn merge_tile(tile: &Q8Tile<'_>, scratch: &mut AttentionScratch) {
     let head_dim = tile.head_dim;
     let AttentionScratch { active, states, codes, segment, keys, values, .. } = scratch;
-    let keys = &mut keys[..head_dim / 2 * KEY_LINES];
-    let values = &mut values[..32 * head_dim / Line::<i32>::LANES];
+    let keys = &mut Line::eights_mut(keys)[..head_dim / 2 * KEY_EIGHTS];
+    let values = &mut Line::eights_mut(values)[..32 * head_dim / 8];
     pack_keys(tile.head.keys, head_dim, keys);
     pack_values(tile.head.values, head_dim, values);
     let packed = Packed { keys, values, tile };
-    let mut queries = Queries { states, codes, segment };
+    let mut queries = Queries { states, codes, segment: Line::eights_mut(segment) };
     let (pairs, single) = active.as_chunks::<2>();
     let steps = active.len().div_ceil(2);
     for (step, pair) in pairs.iter().enumerate() {
@@ -111,9 +111,9 @@ pub(super) fn merge_tile(tile: &Q8Tile<'_>, scratch: &mut AttentionScratch) {
 /// A page's keys and values as the products want them.
 struct Packed<'a> {
     /// `[head_dim / 2][64]` pairs
-    keys: &'a [Line<i32>],
+    keys: &'a [[i32; 8]],
     /// `[32][head_dim]` pairs
-    values: &'a [Line<i32>],
+    values: &'a [[i32; 8]],
     tile: &'a Q8Tile<'a>,
 }
 
@@ -121,7 +121,7 @@ struct Packed<'a> {
 struct Queries<'a> {
     states: &'a mut [QueryState],
     codes: &'a [i32],
-    segment: &'a mut [Line<f32>],
+    segment: &'a mut [[f32; 8]],
 }
 
 impl Queries<'_> {
@@ -139,7 +139,7 @@ impl Queries<'_> {
         let mut dots = [[_mm256_setzero_si256(); 8]; N];
         for half in 0..2 {
             if first < 32 * (half + 1) && end > 32 * half {
-                let products = multiply(codes, packed.keys, KEY_LINES, 2 * half);
+                let products = multiply(codes, packed.keys, KEY_EIGHTS, 4 * half);
                 for (dots, products) in dots.iter_mut().zip(products) {
                     dots[4 * half..][..4].copy_from_slice(&products);
                 }
@@ -157,37 +157,42 @@ impl Queries<'_> {
             factors[n] = (old, new * pow2((active[n].exponent - WEIGHT_BITS) as f32));
         }
 
-        let lines = head_dim / Line::<f32>::LANES;
+        let eights = head_dim / 8;
         let (first_pair, end_pair) = (first / 2, end.div_ceil(2));
         let mut pairs: [&[i32]; N] = [&[]; N];
         for (pairs, weights) in pairs.iter_mut().zip(&weights) {
             *pairs = &weights[first_pair..end_pair];
         }
-        for column in (0..lines).step_by(2) {
-            let sums = multiply(pairs, &packed.values[first_pair * lines..end_pair * lines], lines, column);
+        let values = &packed.values[first_pair * eights..end_pair * eights];
+        for column in (0..eights).step_by(4) {
+            let sums = multiply(pairs, values, eights, column);
             for n in 0..N {
-                let numerator = &mut self.segment[active[n].query * lines + column..][..2];
+                let numerator = &mut self.segment[active[n].query * eights + column..][..4];
                 add_to_numerator(numerator, &sums[n], factors[n]);
             }
         }
     }
 }
 
-/// For each of N rows of pairs `a`, 32 lanes of `a * b`: the sum over packed rows of pair times pair. `b` has rows of `lines`
-/// lines, of which the product takes two, from line `column`.
+/// For each of N rows of pairs `a`, 32 lanes of `a * b`: the sum over packed rows of pair times pair. `b` has rows of
+/// `eights` arrays, of which the product takes four, from array `column`.
 ///
 /// 16-bit products of codes (1023 by 128, or 2048 by 128) add up to less than 2^26 over a head.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-fn multiply<const N: usize>(a: [&[i32]; N], b: &[Line<i32>], lines: usize, column: usize) -> [[__m256i; 4]; N] {
+fn multiply<const N: usize>(a: [&[i32]; N], b: &[[i32; 8]], eights: usize, column: usize) -> [[__m256i; 4]; N] {
     let mut sums = [[_mm256_setzero_si256(); 4]; N];
-    for (j, row) in b.chunks_exact(lines).enumerate() {
-        let row = &row[column..column + 2];
-        let b = [load_i32(&row[0].0[0]), load_i32(&row[0].0[1]), load_i32(&row[1].0[0]), load_i32(&row[1].0[1])];
-        for (sums, a) in sums.iter_mut().zip(a) {
-            let a = _mm256_set1_epi32(a[j]);
-            for (sum, b) in sums.iter_mut().zip(b) {
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(a, b));
+    let rows = b.chunks_exact(eights);
+    for a in a {
+        assert!(a.len() >= rows.len());
+    }
+    for (j, row) in rows.enumerate() {
+        let row: &[[i32; 8]; 4] = row[column..column + 4].first_chunk().expect("four arrays");
+        let b = [load_i32(&row[0]), load_i32(&row[1]), load_i32(&row[2]), load_i32(&row[3])];
+        for n in 0..N {
+            let a = _mm256_set1_epi32(a[n][j]);
+            for i in 0..4 {
+                sums[n][i] = _mm256_add_epi32(sums[n][i], _mm256_madd_epi16(a, b[i]));
             }
         }
     }
@@ -231,9 +236,9 @@ fn value_weights(weights: &TileWeights, tile: &Q8Tile<'_>, exponent: i32, mask: 
 /// `numerator = sums * factor of the tile + numerator * factor of the sum so far`, 32 dimensions.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-fn add_to_numerator(numerator: &mut [Line<f32>], sums: &[__m256i; 4], (old, new): (f32, f32)) {
+fn add_to_numerator(numerator: &mut [[f32; 8]], sums: &[__m256i; 4], (old, new): (f32, f32)) {
     let (old, new) = (_mm256_set1_ps(old), _mm256_set1_ps(new));
-    for (o, sum) in numerator.iter_mut().flat_map(|line| &mut line.0).zip(sums) {
+    for (o, sum) in numerator.iter_mut().zip(sums) {
         let sum = _mm256_cvtepi32_ps(*sum);
         store_f32(o, _mm256_fmadd_ps(sum, new, _mm256_mul_ps(load_f32(o), old)));
     }
@@ -241,9 +246,9 @@ fn add_to_numerator(numerator: &mut [Line<f32>], sums: &[__m256i; 4], (old, new)
 
 /// Keys `[64][head_dim]` bytes to `[head_dim / 2][64]` pairs.
 #[target_feature(enable = "avx2")]
-fn pack_keys(keys: &[u8], head_dim: usize, packed: &mut [Line<i32>]) {
-    for (eight_rows, keys) in keys.chunks_exact(8 * head_dim).enumerate() {
-        for (block, packed) in packed.chunks_exact_mut(8 * KEY_LINES).enumerate() {
+fn pack_keys(keys: &[u8], head_dim: usize, packed: &mut [[i32; 8]]) {
+    for (group, keys) in keys.chunks_exact(8 * head_dim).enumerate() {
+        for (block, packed) in packed.chunks_exact_mut(8 * KEY_EIGHTS).enumerate() {
             // Four rows of bytes, each next to the row four further: 16 dimensions of eight keys.
             let mut rows = [_mm256_setzero_si256(); 4];
             for (i, row) in rows.iter_mut().enumerate() {
@@ -251,11 +256,11 @@ fn pack_keys(keys: &[u8], head_dim: usize, packed: &mut [Line<i32>]) {
                 let far = load_bytes16(&keys[(i + 4) * head_dim + 16 * block..]);
                 *row = _mm256_set_m128i(far, near);
             }
-            for (quad, dims) in transpose_words(rows).into_iter().enumerate() {
-                let (even, odd) = widen(dims);
-                let (line, half) = (eight_rows / 2, eight_rows % 2);
-                store_i32(&mut packed[2 * quad * KEY_LINES + line].0[half], even);
-                store_i32(&mut packed[(2 * quad + 1) * KEY_LINES + line].0[half], odd);
+            let quads = transpose_words(rows);
+            for i in 0..4 {
+                let (even, odd) = widen(quads[i]);
+                store_i32(&mut packed[2 * i * KEY_EIGHTS + group], even);
+                store_i32(&mut packed[(2 * i + 1) * KEY_EIGHTS + group], odd);
             }
         }
     }
@@ -263,25 +268,24 @@ fn pack_keys(keys: &[u8], head_dim: usize, packed: &mut [Line<i32>]) {
 
 /// Values `[64][head_dim]` bytes to `[32][head_dim]` pairs of neighbouring keys.
 #[target_feature(enable = "avx2")]
-fn pack_values(values: &[u8], head_dim: usize, packed: &mut [Line<i32>]) {
-    let lines = head_dim / Line::<i32>::LANES;
+fn pack_values(values: &[u8], head_dim: usize, packed: &mut [[i32; 8]]) {
+    let eights = head_dim / 8;
     // Puts words 0, 2, 4, 6 into the low lane and 1, 3, 5, 7 into the high one, so that unpacking keeps dimensions in order.
     let order = load_i32(&[0, 2, 4, 6, 1, 3, 5, 7]);
-    for (values, packed) in values.chunks_exact(4 * head_dim).zip(packed.chunks_exact_mut(2 * lines)) {
-        let (near, far) = packed.split_at_mut(lines);
-        for block in 0..head_dim / 32 {
+    for (values, packed) in values.chunks_exact(4 * head_dim).zip(packed.chunks_exact_mut(2 * eights)) {
+        let (near, far) = packed.split_at_mut(eights);
+        for (block, (near, far)) in near.as_chunks_mut::<4>().0.iter_mut().zip(far.as_chunks_mut::<4>().0).enumerate() {
             // Keys 0, 2, 1, 3: sign extension takes every second byte, which leaves neighbours in one pair.
             let mut rows = [_mm256_setzero_si256(); 4];
             for (row, key) in rows.iter_mut().zip([0, 2, 1, 3]) {
                 let bytes = load_bytes32(&values[key * head_dim + 32 * block..]);
                 *row = _mm256_permutevar8x32_epi32(bytes, order);
             }
-            let near = near[2 * block..][..2].iter_mut().flat_map(|line| &mut line.0);
-            let far = far[2 * block..][..2].iter_mut().flat_map(|line| &mut line.0);
-            for ((dims, near), far) in interleave_bytes(rows).into_iter().zip(near).zip(far) {
-                let (even, odd) = widen(dims);
-                store_i32(near, even);
-                store_i32(far, odd);
+            let quads = interleave_bytes(rows);
+            for i in 0..4 {
+                let (even, odd) = widen(quads[i]);
+                store_i32(&mut near[i], even);
+                store_i32(&mut far[i], odd);
             }
         }
     }
