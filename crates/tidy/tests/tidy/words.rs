@@ -24,6 +24,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
         &["crates/server/", "crates/cluster/"],
         "rules are tested without a network",
     ),
+    (&["target_arch", "target_feature"], &["crates/kernels/"], "everything else runs on every processor"),
     (&["process::exit"], &["crates/cli/"], "a library returns errors"),
 ];
 
