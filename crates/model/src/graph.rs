@@ -78,7 +78,8 @@ impl Pass<'_, '_> {
             norm(kernels, &attention.norm, &hidden[row * width..][..width], out);
         });
         let (query, key) = (&mut query[..rows * query_dim], &mut key[..rows * kv_dim]); // [rows, heads * head_dim]
-        let (value, gate) = (&mut value[..rows * kv_dim], &mut gate[..rows * query_dim]);
+        let gate_dim = if attention.gate.is_some() { query_dim } else { 0 };
+        let (value, gate) = (&mut value[..rows * kv_dim], &mut gate[..rows * gate_dim]);
         let qkv = [product(&attention.query, query), product(&attention.key, key), product(&attention.value, value)];
         match &attention.gate {
             None => cpu.matmul(activations, qkv),

@@ -34,8 +34,7 @@ pub enum Component {
 
 impl Component {
     /// Every component, in order.
-    pub const ALL: [Self; 5] =
-        [Self::Tensors, Self::Tokenizer, Self::Configuration, Self::Arithmetic, Self::KvLayout];
+    pub const ALL: [Self; 5] = [Self::Tensors, Self::Tokenizer, Self::Configuration, Self::Arithmetic, Self::KvLayout];
 }
 
 impl std::fmt::Display for Component {
@@ -59,7 +58,8 @@ pub struct Identity {
 impl Identity {
     /// The identity of KV computed from a file with these digests, under this configuration, in this layout.
     pub fn new(file: &FileDigest, config: &ModelConfig, layout: KvLayout) -> Self {
-        let components = [file.tensors, file.tokenizer, config_digest(config), arithmetic_digest(), layout_digest(layout)];
+        let components =
+            [file.tensors, file.tokenizer, config_digest(config), arithmetic_digest(), layout_digest(layout)];
         Self { components }
     }
 
@@ -76,7 +76,9 @@ impl Identity {
     /// One digest over all components, in order: what page names start from.
     pub fn digest(&self) -> Digest {
         let mut hasher = blake3::Hasher::new_derive_key(IDENTITY_CONTEXT);
-        self.components.iter().for_each(|digest| drop(hasher.update(&digest.0)));
+        for digest in &self.components {
+            hasher.update(&digest.0);
+        }
         Digest(*hasher.finalize().as_bytes())
     }
 }
