@@ -6,7 +6,8 @@ use super::{Block32, KBlock, WeightClass, WeightType};
 ///
 /// Every written operation rounds once (`docs/numerics.md`, rule 6): integer scales give
 /// `RN(RN(RN(d * scale) * code) - RN(dmin * min))`, float scales `RN(scale * code)` and, for `Q4_1` and `Q5_1`,
-/// `RN(that + min)`; plain floats are widened exactly.
+/// `RN(that + min)`; plain floats are widened exactly. The products happen to be exact: an f16 scale, an integer scale
+/// and a code have at most 24 significant bits together.
 ///
 /// # Panics
 /// If `row` does not hold exactly `out.len()` weights.
