@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Makes the golden vectors of the block formats from the `gguf` Python package (an implementation that is not ours).
 
-usage: make.py [DIRECTORY]     (pip install "gguf>=0.19" numpy; writes beside itself unless told otherwise)
+usage: make.py [LIBGGML]     (pip install "gguf>=0.19" numpy; writes beside itself)
 
 For each weight type T:
   T.blocks  whole blocks as a file stores them
   T.values  little-endian f32: what `gguf.quants.dequantize` makes of those blocks
 and for types with one published rounding rule
   T.quantised  what `gguf.quants.quantize` makes of the weights in `quantise.input` (little-endian f32)
+and for types whose quantisers search, with the path of llama.cpp's libggml-base.so (made with ggml 0.25.3 as packed in
+llama-cpp-python 0.3.36; `llama-quantize` of that source gives the same bytes)
+  T.rival   what its `ggml_quantize_chunk` makes of `quantise.input`, without an importance matrix
 
-All of it comes from the package; nothing here is a formula of our own. Left out, because muser refuses such
-files and the package reads them as numbers: MXFP4 scale byte 255; NVFP4 scale bytes 0x7f and 0x80..0xff.
+All of it comes from the package and the library; nothing here is a formula of our own. Left out, because muser refuses
+such files and the package reads them as numbers: MXFP4 scale byte 255; NVFP4 scale bytes 0x7f and 0x80..0xff.
 """
+import ctypes
 import pathlib
 import sys
 
@@ -20,7 +24,7 @@ import numpy as np
 from gguf.quants import dequantize, quantize
 
 TYPES = gguf.GGMLQuantizationType
-OUT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
+OUT = pathlib.Path(__file__).parent
 
 # Where each type keeps its f16 fields.
 HALVES = {
@@ -79,6 +83,9 @@ def quantiser_input(rng):
     rows += [rng.standard_normal(256) ** 3 * 0.01, rng.laplace(0, 0.02, 256), rng.standard_t(3, 256) * 0.02]
     rows += [rng.uniform(0.1, 0.2, 256), rng.uniform(-0.5, 0.0, 256), rng.integers(-3, 4, 256) * 0.25]
     rows += [rng.standard_normal(256) * (rng.random(256) < 0.02), np.full(256, -0.7), np.zeros(256)]
+    halves = np.where(np.arange(256) % 32 == 0, 127.0, rng.integers(-126, 126, 256) + 0.5)
+    halves[1::32], halves[2::32] = np.nextafter(np.float32(0.5), np.float32(0)), -0.5  # the ties of Q8_0
+    rows += [halves]
     return np.array(rows, "<f4") + np.float32(0)  # no -0: tools disagree on the sign of an all-zero block's scale
 
 
@@ -88,6 +95,18 @@ def quantised(rows):
         (OUT / f"{name}.quantised").write_bytes(quantize(rows, TYPES[name]).tobytes())
 
 
+def rivals(rows, library):
+    chunk = ctypes.CDLL(library).ggml_quantize_chunk
+    chunk.restype = ctypes.c_size_t
+    for name in ("Q4_K", "Q5_K", "Q6_K", "IQ4_NL"):
+        out = np.zeros(rows.size // gguf.GGML_QUANT_SIZES[TYPES[name]][0] * block_bytes(name), np.uint8)
+        count, width = map(ctypes.c_int64, rows.shape)
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (rows, out)]
+        written = chunk(ctypes.c_int(TYPES[name]), *pointers, ctypes.c_int64(0), count, width, None)
+        assert written == out.size
+        (OUT / f"{name}.rival").write_bytes(out.tobytes())
+
+
 def main():
     rng = np.random.default_rng(20240229)
     for name, offsets in HALVES.items():
@@ -95,7 +114,10 @@ def main():
     with_byte_scales(rng, "MXFP4", [0, 1, 2, 3, 100, 127, 128, 200, 252, 253, 254, 126], 1)
     with_byte_scales(rng, "NVFP4", [*range(0x7F), 0x7E], 4)
     floats(rng)
-    quantised(quantiser_input(rng))
+    rows = quantiser_input(rng)
+    quantised(rows)
+    if len(sys.argv) > 1:
+        rivals(rows, sys.argv[1])
 
 
 main()

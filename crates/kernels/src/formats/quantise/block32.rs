@@ -1,6 +1,7 @@
-//! Blocks of 32 weights by the formats' published rules: the extreme weight sets the scale, the rest are rounded.
+//! Blocks of 32 weights. All but `IQ4_NL` follow the formats' published rules: the extreme weight sets the scale, the
+//! rest are rounded.
 
-use super::{DoesNotFit, f16_bytes};
+use super::{DoesNotFit, f16_bytes, scaled};
 
 /// `d = max|x| / 127`, codes rounded to nearest with ties away from zero.
 pub fn q8_0(x: &[f32; 32]) -> Result<[u8; 34], DoesNotFit> {
@@ -51,6 +52,15 @@ pub fn q5_1(x: &[f32; 32]) -> Result<[u8; 24], DoesNotFit> {
     block[2..4].copy_from_slice(&f16_bytes(min)?);
     block[4..8].copy_from_slice(&fifth_bits(&codes));
     pack_nibbles(&codes, &mut block[8..]);
+    Ok(block)
+}
+
+/// 4-bit indices into a codebook.
+pub fn iq4_nl(x: &[f32; 32]) -> Result<[u8; 18], DoesNotFit> {
+    let (d, indices) = scaled::search_codebook(x)?;
+    let mut block = [0; 18];
+    block[..2].copy_from_slice(&f16_bytes(d)?);
+    pack_nibbles(&indices, &mut block[2..]);
     Ok(block)
 }
 
