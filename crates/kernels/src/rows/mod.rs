@@ -1,7 +1,13 @@
 //! Operations on single rows of f32: norms, residual sums, gates, the logits' soft-cap and the rotary embedding (rules 5 to 8
 //! and 10 of `docs/numerics.md`).
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod reference;
+#[cfg(target_arch = "x86_64")]
+mod twin;
 
 use crate::rope::{RopeAngles, RopeStyle};
 
@@ -61,6 +67,22 @@ impl RowKernels {
 /// Lanes of the sum of squares.
 const NORM_LANES: usize = 256;
 
+/// `1 / sqrt(sum / n + eps)`; NaN for a sum that is not finite, which would otherwise turn the whole vector into zeros.
+fn inverse_rms_of_sum(sum_of_squares: f32, n: usize, eps: f32) -> f32 {
+    if !sum_of_squares.is_finite() {
+        return f32::NAN;
+    }
+    1.0 / (sum_of_squares / n as f32 + eps).sqrt()
+}
+
+/// Twins that this CPU can run, the fastest last.
+#[cfg(target_arch = "x86_64")]
+fn twins() -> impl Iterator<Item = RowKernels> {
+    avx2::kernels().into_iter().chain(avx512::kernels())
+}
+
+/// No twin exists for this architecture.
+#[cfg(not(target_arch = "x86_64"))]
 fn twins() -> impl Iterator<Item = RowKernels> {
     std::iter::empty()
 }

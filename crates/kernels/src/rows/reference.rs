@@ -1,6 +1,6 @@
 //! Scalar definition of the row operations: each line is a line of the contract.
 
-use super::{NORM_LANES, RowKernels};
+use super::{NORM_LANES, RowKernels, inverse_rms_of_sum};
 use crate::exp2::{one_plus_exp_of_minus, sigmoid, tanh};
 use crate::rope::{RopeAngles, RopeStyle};
 
@@ -47,8 +47,7 @@ fn inverse_rms(x: &[f32], eps: f32) -> f32 {
         }
         half /= 2;
     }
-    let mean = lanes[0] / x.len() as f32;
-    1.0 / (mean + eps).sqrt()
+    inverse_rms_of_sum(lanes[0], x.len(), eps)
 }
 
 fn add(h: &mut [f32], y: &[f32]) {
