@@ -4,6 +4,9 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod float_weights;
 mod general;
 pub mod reference;
 mod scalar;
@@ -54,13 +57,21 @@ impl DotKernels {
         None
     }
 
+    /// AVX-512 F, BW, VL and VNNI on top of AVX2, or `None` if this processor lacks one of them.
+    pub fn avx512() -> Option<&'static Self> {
+        #[cfg(target_arch = "x86_64")]
+        return avx512::table();
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
+
     /// Every table that this processor can run, fastest last.
     pub fn available() -> Vec<&'static Self> {
-        [Some(Self::scalar()), Self::avx2()].into_iter().flatten().collect()
+        [Some(Self::scalar()), Self::avx2(), Self::avx512()].into_iter().flatten().collect()
     }
 
     /// The fastest table that this processor can run.
     pub fn detected() -> &'static Self {
-        Self::avx2().unwrap_or(Self::scalar())
+        Self::avx512().or(Self::avx2()).unwrap_or(Self::scalar())
     }
 }

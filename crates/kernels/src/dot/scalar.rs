@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::float_weights::{FloatWeights, halving_tree, with_float_weights};
 use super::tile::{self, Lanes};
 use crate::activations::{ActivationRow, Activations};
-use crate::formats::WeightType;
 use crate::matrix::format::{Format, HALVES, LINE, Storage, with_format};
 use crate::matrix::{Form, Matrix, PANEL_ROWS};
 
@@ -36,8 +36,8 @@ pub(super) fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<
             let row_bytes = bytes.len() / PANEL_ROWS;
             for (i, lanes) in tile.iter_mut().enumerate() {
                 let x = rows_of(&rows, i).floats();
-                for (lane, row) in bytes.chunks_exact(row_bytes).take(matrix.panel_rows(panel)).enumerate() {
-                    lanes[lane] = dot_floats(matrix.weight_type(), row, x);
+                for (lane, row) in lanes.iter_mut().zip(bytes.chunks_exact(row_bytes)) {
+                    *lane = with_float_weights!(matrix.weight_type(), W => dot_floats::<W>(row, x));
                 }
             }
         },
@@ -149,32 +149,14 @@ fn float_unit<F: Format>(unit: &[u8], codes: &BlockCodes, (x, index): (&Activati
 }
 
 /// Rule 4b for one row.
-fn dot_floats(ty: WeightType, row: &[u8], x: &[f32]) -> f32 {
-    match ty {
-        WeightType::F32 => dot_lanes(row.as_chunks().0, x, f32::from_le_bytes),
-        WeightType::F16 => dot_lanes(row.as_chunks().0, x, |bytes| f16::from_le_bytes(bytes).to_f32()),
-        _ => dot_lanes(row.as_chunks().0, x, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-    }
-}
-
-fn dot_lanes<const N: usize>(row: &[[u8; N]], x: &[f32], widen: impl Fn([u8; N]) -> f32) -> f32 {
+fn dot_floats<W: FloatWeights>(row: &[u8], x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 32];
-    for (weights, values) in row.chunks(32).zip(x.chunks(32)) {
-        for ((lane, &weight), value) in lanes.iter_mut().zip(weights).zip(values) {
-            *lane = widen(weight).mul_add(*value, *lane);
+    for (weights, values) in row.chunks(32 * W::BYTES).zip(x.chunks(32)) {
+        for ((lane, weight), value) in lanes.iter_mut().zip(weights.chunks_exact(W::BYTES)).zip(values) {
+            *lane = W::widen(weight).mul_add(*value, *lane);
         }
     }
     halving_tree(lanes)
-}
-
-/// `a_l += a_{l + 16}`, then 8, 4, 2, 1.
-pub(super) fn halving_tree(mut lanes: [f32; 32]) -> f32 {
-    for half in [16, 8, 4, 2, 1] {
-        for l in 0..half {
-            lanes[l] += lanes[l + half];
-        }
-    }
-    lanes[0]
 }
 
 fn half_at(bytes: &[u8], at: usize) -> f32 {

@@ -57,6 +57,11 @@ pub(crate) trait Format: 'static {
     const LARGEST: i32;
     /// Maps nibbles to stored values.
     const TABLE: Option<[i8; 16]> = None;
+    /// The table with signed values raised by 128.
+    const RAISED_TABLE: Option<[i8; 16]> = match Self::TABLE {
+        Some(table) if Self::SIGNED => Some(raised(table, -128)),
+        table => table,
+    };
     /// Weights per sub-scale or float scale: 16 or 32.
     const SUB: usize = 32;
     /// Whether there are mins.
@@ -170,15 +175,17 @@ formats! {
 /// Makes the doubled E2M1 values unsigned.
 const E2M1_OFFSET: i16 = 12;
 /// The doubled E2M1 values, 12 higher.
-const E2M1_RAISED: [i8; 16] = {
-    let mut raised = E2M1_DOUBLED;
+const E2M1_RAISED: [i8; 16] = raised(E2M1_DOUBLED, 12);
+
+/// `table` with `by` added modulo 256.
+const fn raised(mut table: [i8; 16], by: i8) -> [i8; 16] {
     let mut at = 0;
     while at < 16 {
-        raised[at] += 12;
+        table[at] = table[at].wrapping_add(by);
         at += 1;
     }
-    raised
-};
+    table
+}
 
 /// A part of a panel of `F` with its codes expanded to one per byte, after the table: what many tokens are multiplied
 /// with. Everything else is laid out as in `F`.
@@ -190,6 +197,20 @@ impl<F: Format> Format for Expanded<F> {
     const OFFSET: i16 = F::OFFSET;
     const SIGNED: bool = F::SIGNED;
     const LARGEST: i32 = F::LARGEST;
+    const SUB: usize = F::SUB;
+    const MINS: bool = F::MINS;
+    const INTEGER_SCALES: bool = F::INTEGER_SCALES;
+    const BRAIN_FLOATS: bool = F::BRAIN_FLOATS;
+}
+
+/// As [`Expanded`], with signed codes raised by 128, for instructions whose sums have room for all unsigned bytes.
+pub(crate) struct Raised<F>(std::marker::PhantomData<F>);
+
+impl<F: Format> Format for Raised<F> {
+    const TYPE: WeightType = F::TYPE;
+    const STORAGE: Storage = Storage::Bytes;
+    const OFFSET: i16 = if F::SIGNED { 128 } else { F::OFFSET };
+    const LARGEST: i32 = 255;
     const SUB: usize = F::SUB;
     const MINS: bool = F::MINS;
     const INTEGER_SCALES: bool = F::INTEGER_SCALES;

@@ -2,130 +2,111 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::load_half;
+use super::unpack::{load, load_half};
 use crate::activations::Activations;
-use crate::dot::scalar::halving_tree;
+use crate::dot::float_weights::{FloatWeights, halving_tree};
 use crate::dot::tile::Lanes;
 use crate::matrix::PANEL_ROWS;
 
-/// A float type of weights.
-pub(super) trait FloatWeights {
-    /// Bytes per weight.
-    const BYTES: usize;
-    /// Whether 16-bit weights are bf16; if not they are f16.
-    const BRAIN: bool;
-}
+/// Rows and tokens multiplied together: what the registers hold.
+const ROWS: usize = 1;
+const TOKENS: usize = 3;
+/// Rows multiplied together with a single token.
+const ROWS_OF_ONE: usize = 2;
+/// Registers of 32 lanes.
+const PARTS: usize = 4;
 
-/// 32-bit floats.
-pub(super) struct F32;
-/// 16-bit IEEE floats.
-pub(super) struct F16;
-/// Upper halves of 32-bit floats.
-pub(super) struct BF16;
-
-impl FloatWeights for F32 {
-    const BYTES: usize = 4;
-    const BRAIN: bool = false;
-}
-impl FloatWeights for F16 {
-    const BYTES: usize = 2;
-    const BRAIN: bool = false;
-}
-impl FloatWeights for BF16 {
-    const BYTES: usize = 2;
-    const BRAIN: bool = true;
-}
-
-/// Fills the `present` first lanes of `tile`. Tokens are the outer loop: their f32 values take more room than the rows.
+/// Fills `tile`. Tokens are the outer loop: their f32 values take more room than the rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn panel<W: FloatWeights>(
-    bytes: &[u8],
-    present: usize,
-    (x, first_row): (&Activations, usize),
-    tile: &mut [Lanes],
-) {
-    let row_bytes = bytes.len() / PANEL_ROWS;
-    let rows = || bytes.chunks_exact(row_bytes).take(present).enumerate();
+pub(super) fn panel<W: FloatWeights>(bytes: &[u8], (x, first_row): (&Activations, usize), tile: &mut [Lanes]) {
     let mut row = first_row;
-    let (threes, rest) = tile.as_chunks_mut::<3>();
-    for lanes in threes {
-        let x = [x.row(row).floats(), x.row(row + 1).floats(), x.row(row + 2).floats()];
-        for (lane, weights) in rows() {
-            let values = dot::<W, 3>(weights, x);
-            for (lanes, value) in lanes.iter_mut().zip(values) {
-                lanes[lane] = value;
-            }
-        }
-        row += 3;
+    let (full, rest) = tile.as_chunks_mut::<TOKENS>();
+    for lanes in full {
+        rows::<W, ROWS, TOKENS>(bytes, std::array::from_fn(|t| x.row(row + t).floats()), lanes);
+        row += TOKENS;
     }
-    for lanes in rest {
-        for (lane, weights) in rows() {
-            [lanes[lane]] = dot::<W, 1>(weights, [x.row(row).floats()]);
-        }
+    for lanes in rest.as_chunks_mut::<1>().0 {
+        rows::<W, ROWS_OF_ONE, 1>(bytes, [x.row(row).floats()], lanes);
         row += 1;
     }
 }
 
-/// One row of weights times `T` tokens.
+/// All 16 rows times `T` tokens; rows that are padding hold zeros.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot<W: FloatWeights, const T: usize>(weights: &[u8], x: [&[f32]; T]) -> [f32; T] {
-    let mut acc = [[_mm256_setzero_ps(); 4]; T];
-    let mut runs = weights.chunks_exact(32 * W::BYTES);
-    let mut x_runs = x.map(|x| x.chunks_exact(32));
-    for run in &mut runs {
-        let x: [&[f32]; T] = x_runs.each_mut().map(|runs| runs.next().unwrap_or(&[]));
-        let weights = [0, 1, 2, 3].map(|part| widen::<W>(run, part));
-        for (acc, x) in acc.iter_mut().zip(x) {
-            for (part, (acc, weights)) in acc.iter_mut().zip(weights).enumerate() {
-                *acc = _mm256_fmadd_ps(weights, load_floats(x, 8 * part), *acc);
+fn rows<W: FloatWeights, const R: usize, const T: usize>(bytes: &[u8], x: [&[f32]; T], tile: &mut [Lanes; T]) {
+    let row_bytes = bytes.len() / PANEL_ROWS;
+    for first in (0..PANEL_ROWS).step_by(R) {
+        let weights = std::array::from_fn(|r| &bytes[(first + r) * row_bytes..][..row_bytes]);
+        let values = dot::<W, R, T>(weights, x);
+        for (r, values) in values.into_iter().enumerate() {
+            for (lanes, value) in tile.iter_mut().zip(values) {
+                lanes[first + r] = value;
             }
         }
     }
-    let mut lanes = acc.map(|acc| {
-        let mut lanes = [0.0; 32];
-        for (lanes, acc) in lanes.as_chunks_mut::<8>().0.iter_mut().zip(acc) {
-            // SAFETY: `lanes` is 8 floats long and the store needs no alignment.
-            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) }
-        }
-        lanes
-    });
-    for (k, weight) in runs.remainder().chunks_exact(W::BYTES).enumerate() {
-        let weight = widen_one::<W>(weight);
-        for (lanes, x_runs) in lanes.iter_mut().zip(&x_runs) {
-            lanes[k] = weight.mul_add(x_runs.clone().remainder()[k], lanes[k]);
+}
+
+/// `R` rows of weights times `T` tokens.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: [&[f32]; T]) -> [[f32; T]; R] {
+    let mut acc = [[[_mm256_setzero_ps(); T]; R]; PARTS];
+    let runs = x[0].len() / 32;
+    for run in 0..runs {
+        let x = x.map(|x| &x[32 * run..32 * run + 32]);
+        let weights = weights.map(|weights| &weights[32 * W::BYTES * run..32 * W::BYTES * (run + 1)]);
+        for (part, acc) in acc.iter_mut().enumerate() {
+            let x = x.map(|x| load_floats(x, 8 * part));
+            for (acc, weights) in acc.iter_mut().zip(weights) {
+                let weights = widen::<W>(weights, part);
+                for (acc, x) in acc.iter_mut().zip(x) {
+                    *acc = _mm256_fmadd_ps(weights, x, *acc);
+                }
+            }
         }
     }
-    lanes.map(halving_tree)
+    let mut values = [[0.0; T]; R];
+    for r in 0..R {
+        for t in 0..T {
+            let mut lanes = stored(acc.map(|acc| acc[r][t]));
+            let rest = weights[r][32 * W::BYTES * runs..].chunks_exact(W::BYTES).zip(&x[t][32 * runs..]);
+            for (lane, (weight, value)) in lanes.iter_mut().zip(rest) {
+                *lane = W::widen(weight).mul_add(*value, *lane);
+            }
+            values[r][t] = halving_tree(lanes);
+        }
+    }
+    values
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn load_floats(values: &[f32], at: usize) -> __m256 {
     let values = &values[at..at + 8];
     // SAFETY: `values` is 8 floats long and the load needs no alignment.
     unsafe { _mm256_loadu_ps(values.as_ptr()) }
 }
 
+/// The registers of one row and token as lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn stored(acc: [__m256; PARTS]) -> [f32; 32] {
+    let mut lanes = [0.0; 32];
+    for (lanes, acc) in lanes.as_chunks_mut::<8>().0.iter_mut().zip(acc) {
+        // SAFETY: `lanes` is 8 floats long and the store needs no alignment.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) }
+    }
+    lanes
+}
+
 /// Weights `8 part .. 8 part + 8` of a run of 32.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn widen<W: FloatWeights>(run: &[u8], part: usize) -> __m256 {
     if W::BYTES == 4 {
-        _mm256_castsi256_ps(super::unpack::load(run, 32 * part))
+        _mm256_castsi256_ps(load(run, 32 * part))
     } else if W::BRAIN {
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_half(run, 16 * part))))
     } else {
         _mm256_cvtph_ps(load_half(run, 16 * part))
-    }
-}
-
-/// One weight.
-#[inline]
-fn widen_one<W: FloatWeights>(bytes: &[u8]) -> f32 {
-    match *bytes {
-        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-        [a, b] if W::BRAIN => half::bf16::from_le_bytes([a, b]).to_f32(),
-        [a, b] => half::f16::from_le_bytes([a, b]).to_f32(),
-        _ => 0.0,
     }
 }

@@ -8,9 +8,9 @@ mod unpack;
 use std::ops::Range;
 
 use super::DotKernels;
+use super::float_weights::with_float_weights;
 use super::tile::{self, Lanes};
 use crate::activations::{self, Activations, QuantisedRow};
-use crate::formats::WeightType;
 use crate::matrix::Matrix;
 use crate::matrix::format::{Expanded, Format, with_format};
 
@@ -117,10 +117,6 @@ fn token_tile<F: Format, const T: usize>(
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn float_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize, tile: &mut [Lanes]) {
-    let (bytes, present) = (matrix.panel(panel), matrix.panel_rows(panel));
-    match matrix.weight_type() {
-        WeightType::F32 => floats::panel::<floats::F32>(bytes, present, (x, first_row), tile),
-        WeightType::F16 => floats::panel::<floats::F16>(bytes, present, (x, first_row), tile),
-        _ => floats::panel::<floats::BF16>(bytes, present, (x, first_row), tile),
-    }
+    let bytes = matrix.panel(panel);
+    with_float_weights!(matrix.weight_type(), W => floats::panel::<W>(bytes, (x, first_row), tile));
 }

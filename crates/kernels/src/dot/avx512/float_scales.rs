@@ -1,0 +1,56 @@
+//! Rule 4: integer sums over 32 (or 16) columns, float steps per block.
+
+use std::arch::x86_64::*;
+
+use super::integer_scales::{load_lanes, store_lanes, sub_block_sums};
+use super::unpack::{broadcast_sums, load_half};
+use crate::activations::QuantisedRow;
+use crate::dot::tile::Lanes;
+use crate::matrix::format::{Format, HALVES};
+
+/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) fn tile<F: Format, const T: usize>(
+    units: &[u8],
+    (x, first_group): (&[&QuantisedRow; T], usize),
+    tile: &mut [Lanes; T],
+) {
+    let mut acc = tile.each_ref().map(|lanes| load_lanes(lanes));
+    for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
+        let group = first_group + index;
+        let mut group_sums = [_mm512_setzero_ps(); T];
+        let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
+        let codes: [&[i8]; T] = x.map(|x| &x.codes[32 * group..32 * group + 32]);
+        let x_sums = x.map(|x| broadcast_sums(&x.sums16, 2 * group));
+        for sub in 0..32 / F::SUB {
+            let sums = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB / 4, &x_sums);
+            let scales = widen::<F>(load_half(unit, sub * HALVES));
+            for (group_sum, sum) in group_sums.iter_mut().zip(sums) {
+                *group_sum = _mm512_fmadd_ps(scales, _mm512_cvtepi32_ps(sum), *group_sum);
+            }
+        }
+        if F::MINS {
+            let mins = _mm512_cvtph_ps(load_half(unit, F::MINS_AT));
+            for (group_sum, x) in group_sums.iter_mut().zip(x) {
+                *group_sum = _mm512_fmadd_ps(mins, _mm512_set1_ps(x.float_sums32[group]), *group_sum);
+            }
+        }
+        for t in 0..T {
+            acc[t] = _mm512_fmadd_ps(_mm512_set1_ps(x[t].scales[group]), group_sums[t], acc[t]);
+        }
+    }
+    for (acc, lanes) in acc.into_iter().zip(tile) {
+        store_lanes(acc, lanes);
+    }
+}
+
+/// 16 scales as f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn widen<F: Format>(scales: __m256i) -> __m512 {
+    if F::BRAIN_FLOATS {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(scales)))
+    } else {
+        _mm512_cvtph_ps(scales)
+    }
+}

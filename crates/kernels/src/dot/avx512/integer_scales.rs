@@ -1,0 +1,118 @@
+//! Rule 3: integer sums over 256 columns, one float step per group.
+
+use std::arch::x86_64::*;
+
+use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
+use crate::activations::QuantisedRow;
+use crate::dot::tile::Lanes;
+use crate::matrix::format::{Format, HALVES, Raised};
+
+/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens;
+/// `step` is `2^-e`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) fn tile<F: Format, const T: usize>(
+    units: &[u8],
+    (x, first_group): (&[&QuantisedRow; T], usize),
+    step: f32,
+    tile: &mut [Lanes; T],
+) {
+    let step = _mm512_set1_ps(if F::MINS { step } else { 1.0 });
+    let mut acc = tile.each_ref().map(|lanes| load_lanes(lanes));
+    for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
+        let group = first_group + index;
+        let sums = unit_sums::<F, T>(unit, x, group);
+        let d = _mm512_mul_ps(_mm512_cvtph_ps(load_half(unit, 0)), step);
+        for t in 0..T {
+            let scale = _mm512_mul_ps(d, _mm512_set1_ps(x[t].scales[group]));
+            acc[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sums[t]), acc[t]);
+        }
+    }
+    for (acc, lanes) in acc.into_iter().zip(tile) {
+        store_lanes(acc, lanes);
+    }
+}
+
+/// `I_g` of each row and token.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], group: usize) -> [__m512i; T] {
+    let mut sums = [_mm512_setzero_si512(); T];
+    if F::MINS {
+        for pair in 0..4 {
+            let mins = load(unit, F::MINS_AT + pair * 2 * HALVES);
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = _mm512_dpwssd_epi32(*sum, mins, broadcast_sums(&x.sums32, 8 * group + 2 * pair));
+            }
+        }
+    }
+    let codes: [&[i8]; T] = x.map(|x| &x.codes[256 * group..256 * group + 256]);
+    for pair in 0..128 / F::SUB {
+        // Two i16 scales per lane, of an even and an odd sub-block.
+        let scales = _mm512_cvtepi8_epi16(load_half(unit, F::SUB_SCALES_AT + pair * HALVES));
+        for odd in 0..2 {
+            let scales = if odd == 0 {
+                _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(scales))
+            } else {
+                _mm512_srai_epi32::<16>(scales)
+            };
+            let sub = 2 * pair + odd;
+            let block = sub * F::SUB / 32;
+            let lines = &unit[F::CODES_AT + block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+            let codes = codes.map(|codes| &codes[32 * block..32 * block + 32]);
+            let sub_sums = x.map(|x| broadcast_sums(&x.sums16, 16 * group + 2 * block));
+            let products = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, &sub_sums);
+            for (sum, product) in sums.iter_mut().zip(products) {
+                *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(product, scales));
+            }
+        }
+    }
+    sums
+}
+
+/// `P_j` of each row and token: the sub-block of `lines` from quad `first` on. `x_sums` are the two sums of 16 codes of
+/// the block's 32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) fn sub_block_sums<F: Format, const T: usize>(
+    lines: &[u8],
+    codes: &[&[i8]; T],
+    first: usize,
+    x_sums: &[__m512i; T],
+) -> [__m512i; T] {
+    let mut sums = [_mm512_setzero_si512(); T];
+    if Raised::<F>::OFFSET != 0 {
+        // A sub-block of 16 takes one of the two sums.
+        let offset = i32::from((-Raised::<F>::OFFSET).cast_unsigned());
+        let offset = _mm512_set1_epi32(match (F::SUB, first) {
+            (32, _) => offset | offset << 16,
+            (_, 0) => offset,
+            _ => offset << 16,
+        });
+        for (sum, x_sums) in sums.iter_mut().zip(x_sums) {
+            *sum = _mm512_dpwssd_epi32(*sum, offset, *x_sums);
+        }
+    }
+    for i in 0..F::SUB / 4 {
+        // The two quads of a line of nibbles follow each other, so that the line is loaded once.
+        let c = if F::SUB == 32 { i / 2 + i % 2 * 4 } else { first + i };
+        let weights = quad::<F>(lines, c);
+        for (sum, codes) in sums.iter_mut().zip(codes) {
+            *sum = _mm512_dpbusd_epi32(*sum, weights, broadcast_codes(codes, 4 * c));
+        }
+    }
+    sums
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn load_lanes(lanes: &Lanes) -> __m512 {
+    // SAFETY: `lanes` is 16 floats long and the load needs no alignment.
+    unsafe { _mm512_loadu_ps(lanes.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn store_lanes(acc: __m512, lanes: &mut Lanes) {
+    // SAFETY: `lanes` is 16 floats long and the store needs no alignment.
+    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), acc) }
+}

@@ -1,0 +1,132 @@
+//! Panels with AVX-512 F, BW, VL and VNNI: 16 output rows are one register.
+
+mod float_scales;
+mod floats;
+mod integer_scales;
+mod unpack;
+
+use std::ops::Range;
+
+use super::DotKernels;
+use super::float_weights::with_float_weights;
+use super::tile::{self, Lanes};
+use crate::activations::{self, Activations, QuantisedRow};
+use crate::matrix::Matrix;
+use crate::matrix::format::{Format, Raised, with_format};
+
+static TABLE: DotKernels = DotKernels { name: "avx512", quantise_row: activations::avx2::quantise_row, panel };
+
+/// The table, or `None` if this processor lacks AVX-512 F, BW, VL or VNNI, or what the AVX2 table needs.
+pub(super) fn table() -> Option<&'static DotKernels> {
+    let supported = activations::avx2::supported()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni");
+    supported.then_some(&TABLE)
+}
+
+/// See [`super::PanelFn`].
+fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
+    tile::fill(
+        (matrix, panel),
+        (x, rows.clone()),
+        tile,
+        |tile| {
+            // SAFETY: `panel` is reached only through the table, which needs the instruction sets to be there.
+            unsafe { packed_panel(matrix, panel, x, rows.start, tile) }
+        },
+        |tile| {
+            // SAFETY: as above.
+            unsafe { float_panel(matrix, panel, x, rows.start, tile) }
+        },
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn packed_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize, tile: &mut [Lanes]) {
+    let units = matrix.panel(panel);
+    let step = if matrix.form().exponent() == 1 { 0.5 } else { 1.0 };
+    with_format!(matrix.weight_type(), F => {
+        if tile.len() < EXPAND_FROM {
+            token_tiles::<F>(units, (x, first_row, 0), step, tile);
+        } else {
+            expanded_panel::<F>(units, (x, first_row), step, tile);
+        }
+    }, unreachable!("packed types only"));
+}
+
+/// From this many tokens on it pays to expand codes to bytes first.
+const EXPAND_FROM: usize = 8;
+/// Bytes of a part of a panel after expansion: small enough for the first-level cache next to the activations.
+const SCRATCH: usize = 9216;
+
+/// A part of a panel after expansion.
+#[repr(align(64))]
+struct Scratch([u8; SCRATCH]);
+
+/// Expands the panel part by part and multiplies each with all tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn expanded_panel<F: Format>(units: &[u8], (x, first_row): (&Activations, usize), step: f32, tile: &mut [Lanes]) {
+    let mut scratch = Scratch([0; SCRATCH]);
+    let units_per_part = const { SCRATCH / Raised::<F>::UNIT_BYTES };
+    for (part, packed) in units.chunks(units_per_part * F::UNIT_BYTES).enumerate() {
+        let raised = &mut scratch.0[..packed.len() / F::UNIT_BYTES * Raised::<F>::UNIT_BYTES];
+        for (from, to) in packed.chunks_exact(F::UNIT_BYTES).zip(raised.chunks_exact_mut(Raised::<F>::UNIT_BYTES)) {
+            unpack::raise::<F>(from, to);
+        }
+        token_tiles::<Raised<F>>(raised, (x, first_row, part * units_per_part), step, tile);
+    }
+}
+
+/// Adds the products of `units`, the first of which is unit `first_unit` of the panel, to all of `tile`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn token_tiles<F: Format>(
+    units: &[u8],
+    (x, first_row, first_unit): (&Activations, usize, usize),
+    step: f32,
+    tile: &mut [Lanes],
+) {
+    let mut row = first_row;
+    let (eights, rest) = tile.as_chunks_mut::<8>();
+    for lanes in eights {
+        token_tile::<F, 8>(units, (x, row, first_unit), step, lanes);
+        row += 8;
+    }
+    let (fours, rest) = rest.as_chunks_mut::<4>();
+    for lanes in fours {
+        token_tile::<F, 4>(units, (x, row, first_unit), step, lanes);
+        row += 4;
+    }
+    let (pairs, rest) = rest.as_chunks_mut::<2>();
+    for lanes in pairs {
+        token_tile::<F, 2>(units, (x, row, first_unit), step, lanes);
+        row += 2;
+    }
+    for lanes in rest.as_chunks_mut::<1>().0 {
+        token_tile::<F, 1>(units, (x, row, first_unit), step, lanes);
+        row += 1;
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn token_tile<F: Format, const T: usize>(
+    units: &[u8],
+    (x, row, first_unit): (&Activations, usize, usize),
+    step: f32,
+    tile: &mut [Lanes; T],
+) {
+    if F::INTEGER_SCALES {
+        let x: [&QuantisedRow; T] = std::array::from_fn(|t| &x.row(row + t).int8x256);
+        integer_scales::tile::<F, T>(units, (&x, first_unit), step, tile);
+    } else {
+        let x: [&QuantisedRow; T] = std::array::from_fn(|t| &x.row(row + t).int8x32);
+        float_scales::tile::<F, T>(units, (&x, first_unit), tile);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn float_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize, tile: &mut [Lanes]) {
+    let bytes = matrix.panel(panel);
+    with_float_weights!(matrix.weight_type(), W => floats::panel::<W>(bytes, (x, first_row), tile));
+}

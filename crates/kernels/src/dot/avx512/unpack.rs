@@ -1,0 +1,115 @@
+//! Loads, broadcasts, and codes from lines.
+
+use std::arch::x86_64::*;
+
+use crate::matrix::format::{Format, LINE, Raised, Storage};
+
+/// 64 bytes from byte `at`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn load(bytes: &[u8], at: usize) -> __m512i {
+    let bytes = &bytes[at..at + 64];
+    // SAFETY: `bytes` is 64 bytes long and the load needs no alignment.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+}
+
+/// 32 bytes from byte `at`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn load_half(bytes: &[u8], at: usize) -> __m256i {
+    let bytes = &bytes[at..at + 32];
+    // SAFETY: `bytes` is 32 bytes long and the load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(bytes: &mut [u8], at: usize, value: __m512i) {
+    let bytes = &mut bytes[at..at + 64];
+    // SAFETY: `bytes` is 64 bytes long and the store needs no alignment.
+    unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), value) }
+}
+
+/// Codes `at .. at + 4` in each 32-bit lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn broadcast_codes(codes: &[i8], at: usize) -> __m512i {
+    let four = &codes[at..at + 4];
+    let four = [four[0], four[1], four[2], four[3]].map(i8::cast_unsigned);
+    _mm512_set1_epi32(i32::from_le_bytes(four))
+}
+
+/// Sums `at` and `at + 1` in each 32-bit lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn broadcast_sums(sums: &[i16], at: usize) -> __m512i {
+    let pair = &sums[at..at + 2];
+    let [low, high] = [pair[0], pair[1]].map(i16::to_le_bytes);
+    _mm512_set1_epi32(i32::from_le_bytes([low[0], low[1], high[0], high[1]]))
+}
+
+/// The codes of quad `c`, after the table and raised if they are signed, of 16 rows. `lines` are those of one block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn quad<F: Format>(lines: &[u8], c: usize) -> __m512i {
+    let line = |line: usize| load(lines, line * LINE);
+    let low_bits = _mm512_set1_epi8(15);
+    let nibbles = || {
+        if c < 4 {
+            _mm512_and_si512(line(c), low_bits)
+        } else {
+            _mm512_and_si512(_mm512_srli_epi16::<4>(line(c - 4)), low_bits)
+        }
+    };
+    let codes = match F::STORAGE {
+        Storage::Bytes => line(c),
+        Storage::Nibbles => nibbles(),
+        Storage::NibblesAndBit => {
+            let high = _mm512_and_si512(bit_to_bit_4(line(4), c), _mm512_set1_epi8(0x10));
+            _mm512_or_si512(nibbles(), high)
+        }
+        Storage::NibblesAndPair => {
+            let high = _mm512_and_si512(bit_to_bit_4(line(4 + c / 4), 2 * (c % 4)), _mm512_set1_epi8(0x30));
+            _mm512_or_si512(nibbles(), high)
+        }
+    };
+    match F::RAISED_TABLE {
+        Some(table) => {
+            // SAFETY: `table` is 16 bytes long and the load needs no alignment.
+            let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes)
+        }
+        None if F::SIGNED => _mm512_xor_si512(codes, _mm512_set1_epi8(-128)),
+        None => codes,
+    }
+}
+
+/// Moves bit `bit` of every byte to bit 4; the other bits of the byte are no longer its own.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn bit_to_bit_4(line: __m512i, bit: usize) -> __m512i {
+    match bit {
+        0 => _mm512_slli_epi16::<4>(line),
+        1 => _mm512_slli_epi16::<3>(line),
+        2 => _mm512_slli_epi16::<2>(line),
+        3 => _mm512_slli_epi16::<1>(line),
+        4 => line,
+        5 => _mm512_srli_epi16::<1>(line),
+        6 => _mm512_srli_epi16::<2>(line),
+        _ => _mm512_srli_epi16::<3>(line),
+    }
+}
+
+/// Rewrites a unit of `F` as one of `Raised<F>`.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn raise<F: Format>(from: &[u8], to: &mut [u8]) {
+    let (scales, blocks) = from[..F::UNIT_BYTES].split_at(F::CODES_AT);
+    let (to_scales, to_blocks) = to[..Raised::<F>::UNIT_BYTES].split_at_mut(F::CODES_AT);
+    to_scales.copy_from_slice(scales);
+    let to_blocks = to_blocks.chunks_exact_mut(Raised::<F>::BLOCK_BYTES);
+    for (lines, to_lines) in blocks.chunks_exact(F::BLOCK_BYTES).zip(to_blocks) {
+        for c in 0..8 {
+            store(to_lines, c * LINE, quad::<F>(lines, c));
+        }
+    }
+}
