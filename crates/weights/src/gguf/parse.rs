@@ -191,7 +191,7 @@ fn header(cursor: &mut Cursor) -> Result<(usize, usize), GgufError> {
         return Err(Fault::NotGguf { found: magic }.of(Item::Header, 0));
     }
     let version = cursor.u32().map_err(in_header)?;
-    if matches!(version.swap_bytes(), 1..=0xffff) {
+    if matches!(version.swap_bytes(), 1..=3) {
         return Err(Fault::BigEndian { version: version.swap_bytes() }.of(Item::Header, 4));
     }
     if !matches!(version, 2 | 3) {
