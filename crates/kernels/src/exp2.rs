@@ -109,6 +109,21 @@ mod tests {
     }
 
     #[test]
+    fn both_polynomials_match_exact_arithmetic() {
+        let golden = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/rows/exp2.json"));
+        let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+        let words = |name: &str| -> Vec<u32> {
+            let digits = golden[name].as_str().unwrap().as_bytes().chunks_exact(8);
+            digits.map(|d| u32::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
+        };
+        let apply = |name: &str, f: fn(f32) -> f32| -> Vec<u32> {
+            words(name).into_iter().map(|bits| f(f32::from_bits(bits)).to_bits()).collect()
+        };
+        assert_eq!(apply("x", exp2_degree6), words("degree6"));
+        assert_eq!(apply("u", softmax_weight), words("softmax_weight"));
+    }
+
+    #[test]
     fn exp2_stays_within_its_error_over_the_whole_range() {
         for step in -126_000..=126_000 {
             let x = step as f32 / 1000.0;

@@ -159,3 +159,30 @@ impl<'a> AttentionJob<'a> {
         Ok(page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn score_scales_match_exact_arithmetic() {
+        let golden = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/attention/attention.json"));
+        let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+        for head_dim in (32..=HEAD_DIM_MAX).step_by(32) {
+            let scale = AttentionShape::new(1, 1, head_dim).unwrap().score_scale();
+            let expected = golden["score_scales"][head_dim.to_string()].as_str().unwrap();
+            assert_eq!(format!("{:08x}", scale.to_bits()), expected, "head_dim {head_dim}");
+        }
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        for head_dim in [0, 16, 33, 288] {
+            assert_eq!(AttentionShape::new(1, 1, head_dim), Err(AttentionError::HeadDim { head_dim }));
+        }
+        for (query_heads, kv_heads) in [(0, 1), (1, 0), (3, 2), (2, 3), (257, 1), (0, 0)] {
+            let refused = Err(AttentionError::HeadGroups { query_heads, kv_heads });
+            assert_eq!(AttentionShape::new(query_heads, kv_heads, 32), refused);
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Attention through its public interface, on every implementation that this machine can run.
 
 mod accuracy;
+mod goldens;
 mod invariance;
 mod sequence;
 mod twins;
