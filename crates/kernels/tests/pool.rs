@@ -9,7 +9,7 @@ use std::time::Duration;
 use muser_kernels::pool::{Matrix, Pool, PoolError};
 
 /// Miri runs a few hundred times slower.
-const STRESS_REGIONS: usize = if cfg!(miri) { 20 } else { 100_000 };
+const STRESS_REGIONS: usize = if cfg!(miri) { 1000 } else { 100_000 };
 
 fn pool(threads: usize) -> Pool {
     Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
@@ -184,13 +184,22 @@ fn chunk_pairs_of_different_count_are_refused() {
 }
 
 #[test]
-fn scratch_is_per_thread_and_counts_every_job() {
+fn each_thread_has_its_own_scratch_for_all_its_jobs() {
     let mut pool = pool(4);
-    let mut counts = [0u64; 4];
-    for _ in 0..STRESS_REGIONS / 100 {
-        pool.run_with(&mut counts, 32, |count, _| *count += 1);
+    let mut uses = [(None, 0); 4];
+    // So that all threads take part.
+    let together = std::sync::Barrier::new(4);
+    for _ in 0..STRESS_REGIONS / 1000 {
+        pool.run_with(&mut uses, 32, |(owner, count), job| {
+            if job < 4 {
+                together.wait();
+            }
+            let here = std::thread::current().id();
+            assert_eq!(*owner.get_or_insert(here), here);
+            *count += 1;
+        });
     }
-    assert_eq!(counts.iter().sum::<u64>(), STRESS_REGIONS as u64 / 100 * 32);
+    assert_eq!(uses.iter().map(|(_, count)| count).sum::<usize>(), STRESS_REGIONS / 1000 * 32);
 }
 
 #[test]
