@@ -77,6 +77,24 @@ impl QuantisedRow {
         }
     }
 
+    /// The codes of group `group`, of `N` codes.
+    #[inline]
+    pub(crate) fn group<const N: usize>(&self, group: usize) -> &[i8; N] {
+        &self.codes.as_chunks().0[group]
+    }
+
+    /// The sums of 16 codes that belong to group `group`, which has `N` of them.
+    #[inline]
+    pub(crate) fn group_sums16<const N: usize>(&self, group: usize) -> &[i16; N] {
+        &self.sums16.as_chunks().0[group]
+    }
+
+    /// The sums of 32 codes that belong to group `group`, which has `N` of them.
+    #[inline]
+    pub(crate) fn group_sums32<const N: usize>(&self, group: usize) -> &[i16; N] {
+        &self.sums32.as_chunks().0[group]
+    }
+
     /// Zeros in place of the first `padded` codes and all that belongs to them.
     fn clear(&mut self, padded: usize) {
         let group = self.codes.len() / self.scales.len().max(1);

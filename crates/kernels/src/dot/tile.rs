@@ -10,6 +10,19 @@ use crate::matrix::{Form, Matrix, PANEL_ROWS};
 /// Outputs of one activation row.
 pub(super) type Lanes = [f32; PANEL_ROWS];
 
+/// An array of `$count` values, `$value` for each `$i`. A plain loop, because closures over vector registers are not
+/// inlined into `array::map` or `array::from_fn`.
+macro_rules! array {
+    ($i:ident in $count:expr, $initial:expr => $value:expr) => {{
+        let mut values = [$initial; $count];
+        for $i in 0..$count {
+            values[$i] = $value;
+        }
+        values
+    }};
+}
+pub(super) use array;
+
 /// Checks the arguments of a panel function, zeroes `tile`, has `packed` or `floats` fill it (class GEN is done here),
 /// and applies the matrix's scale.
 pub(super) fn fill(

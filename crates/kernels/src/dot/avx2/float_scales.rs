@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::integer_scales::{chain, load_lanes, store_lanes};
 use super::unpack::{broadcast_sums, load_half};
 use crate::activations::QuantisedRow;
-use crate::dot::tile::Lanes;
+use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
 /// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens.
@@ -15,7 +15,7 @@ pub(super) fn tile<F: Format, const T: usize>(
     (x, first_group): (&[&QuantisedRow; T], usize),
     tile: &mut [Lanes; T],
 ) {
-    let mut acc = tile.map(|lanes| load_lanes(&lanes));
+    let mut acc = array!(t in T, [_mm256_setzero_ps(); 2] => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
         let group = first_group + index;
         let mut group_sums = [[_mm256_setzero_ps(); 2]; T];
@@ -65,11 +65,11 @@ fn sub_block_sums<F: Format, const T: usize>(
             _ => offset << 16,
         });
         for t in 0..T {
-            sums[t] = [_mm256_madd_epi16(offset, broadcast_sums(&x[t].sums16, 2 * group)); 2];
+            sums[t] = [_mm256_madd_epi16(offset, broadcast_sums(x[t].group_sums16::<2>(group), 0)); 2];
         }
     }
     let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
-    let codes: [&[i8]; T] = x.map(|x| &x.codes[32 * group..32 * group + 32]);
+    let codes = array!(t in T, &[0; 32] => x[t].group::<32>(group));
     let mut done = 0;
     while done < F::SUB / 4 {
         let partial = chain::<F, T>(lines, &codes, sub * F::SUB / 4, done);

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::unpack::{load, load_half};
 use crate::activations::Activations;
 use crate::dot::float_weights::{FloatWeights, halving_tree};
-use crate::dot::tile::Lanes;
+use crate::dot::tile::{Lanes, array};
 use crate::matrix::PANEL_ROWS;
 
 /// Rows and tokens multiplied together: what the registers hold.
@@ -22,7 +22,7 @@ pub(super) fn panel<W: FloatWeights>(bytes: &[u8], (x, first_row): (&Activations
     let mut row = first_row;
     let (full, rest) = tile.as_chunks_mut::<TOKENS>();
     for lanes in full {
-        rows::<W, ROWS, TOKENS>(bytes, std::array::from_fn(|t| x.row(row + t).floats()), lanes);
+        rows::<W, ROWS, TOKENS>(bytes, array!(t in TOKENS, &[][..] => x.row(row + t).floats()), lanes);
         row += TOKENS;
     }
     for lanes in rest.as_chunks_mut::<1>().0 {
@@ -36,7 +36,7 @@ pub(super) fn panel<W: FloatWeights>(bytes: &[u8], (x, first_row): (&Activations
 fn rows<W: FloatWeights, const R: usize, const T: usize>(bytes: &[u8], x: [&[f32]; T], tile: &mut [Lanes; T]) {
     let row_bytes = bytes.len() / PANEL_ROWS;
     for first in (0..PANEL_ROWS).step_by(R) {
-        let weights = std::array::from_fn(|r| &bytes[(first + r) * row_bytes..][..row_bytes]);
+        let weights = array!(r in R, &[][..] => &bytes[(first + r) * row_bytes..][..row_bytes]);
         let values = dot::<W, R, T>(weights, x);
         for (r, values) in values.into_iter().enumerate() {
             for (lanes, value) in tile.iter_mut().zip(values) {
@@ -52,10 +52,10 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
     let mut acc = [[[_mm256_setzero_ps(); T]; R]; PARTS];
     let runs = x[0].len() / 32;
     for run in 0..runs {
-        let x = x.map(|x| &x[32 * run..32 * run + 32]);
-        let weights = weights.map(|weights| &weights[32 * W::BYTES * run..32 * W::BYTES * (run + 1)]);
+        let x = array!(t in T, &[0.0; 32] => &x[t].as_chunks::<32>().0[run]);
+        let weights = array!(r in R, weights[0] => &weights[r][32 * W::BYTES * run..][..32 * W::BYTES]);
         for (part, acc) in acc.iter_mut().enumerate() {
-            let x = x.map(|x| load_floats(x, 8 * part));
+            let x = array!(t in T, _mm256_setzero_ps() => load_floats(x[t], 8 * part));
             for (acc, weights) in acc.iter_mut().zip(weights) {
                 let weights = widen::<W>(weights, part);
                 for (acc, x) in acc.iter_mut().zip(x) {
@@ -67,7 +67,7 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
     let mut values = [[0.0; T]; R];
     for r in 0..R {
         for t in 0..T {
-            let mut lanes = stored(acc.map(|acc| acc[r][t]));
+            let mut lanes = stored(array!(part in PARTS, _mm256_setzero_ps() => acc[part][r][t]));
             let rest = weights[r][32 * W::BYTES * runs..].chunks_exact(W::BYTES).zip(&x[t][32 * runs..]);
             for (lane, (weight, value)) in lanes.iter_mut().zip(rest) {
                 *lane = W::widen(weight).mul_add(*value, *lane);
@@ -80,7 +80,7 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn load_floats(values: &[f32], at: usize) -> __m256 {
+fn load_floats(values: &[f32; 32], at: usize) -> __m256 {
     let values = &values[at..at + 8];
     // SAFETY: `values` is 8 floats long and the load needs no alignment.
     unsafe { _mm256_loadu_ps(values.as_ptr()) }

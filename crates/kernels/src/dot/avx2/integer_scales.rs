@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
 use crate::activations::QuantisedRow;
-use crate::dot::tile::Lanes;
+use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
 /// The two halves of 16 rows.
@@ -20,7 +20,7 @@ pub(super) fn tile<F: Format, const T: usize>(
     tile: &mut [Lanes; T],
 ) {
     let step = _mm256_set1_ps(if F::MINS { step } else { 1.0 });
-    let mut acc = tile.map(|lanes| load_lanes(&lanes));
+    let mut acc = array!(t in T, [_mm256_setzero_ps(); 2] => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
         let group = first_group + index;
         let sums = unit_sums::<F, T>(unit, x, group);
@@ -41,32 +41,36 @@ pub(super) fn tile<F: Format, const T: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], group: usize) -> [Rows; T] {
-    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    let zero = _mm256_setzero_si256();
+    let mut sums = [[zero; 2]; T];
     if F::MINS {
+        let x_sums = array!(t in T, &[0; 8] => x[t].group_sums32::<8>(group));
         for pair in 0..4 {
-            let mins = [0, 1].map(|half| load(unit, F::MINS_AT + pair * 2 * HALVES + HALVES * half));
-            add_pair(&mut sums, mins, x.map(|x| broadcast_sums(&x.sums32, 8 * group + 2 * pair)));
+            let mins = array!(half in 2, zero => load(unit, F::MINS_AT + pair * 2 * HALVES + HALVES * half));
+            let pairs = array!(t in T, zero => broadcast_sums(x_sums[t], 2 * pair));
+            add_pair(&mut sums, mins, pairs);
         }
     }
-    let codes: [&[i8]; T] = x.map(|x| &x.codes[256 * group..256 * group + 256]);
+    let codes = array!(t in T, &[0; 256] => x[t].group::<256>(group));
+    let x_sums = array!(t in T, &[0; 16] => x[t].group_sums16::<16>(group));
     for pair in 0..128 / F::SUB {
-        let scales = [0, 1]
-            .map(|half| _mm256_cvtepi8_epi16(load_half(unit, F::SUB_SCALES_AT + pair * HALVES + HALVES / 2 * half)));
+        let scales_at = F::SUB_SCALES_AT + pair * HALVES;
+        let scales = array!(half in 2, zero => _mm256_cvtepi8_epi16(load_half(unit, scales_at + HALVES / 2 * half)));
         if F::OFFSET != 0 {
             let offset = _mm256_set1_epi16(-F::OFFSET);
-            let scaled = scales.map(|scales| _mm256_mullo_epi16(scales, offset));
-            add_pair(&mut sums, scaled, x.map(|x| broadcast_sums(&x.sums16, 16 * group + 2 * pair)));
+            let scaled = array!(half in 2, zero => _mm256_mullo_epi16(scales[half], offset));
+            let pairs = array!(t in T, zero => broadcast_sums(x_sums[t], 2 * pair));
+            add_pair(&mut sums, scaled, pairs);
         }
         for odd in 0..2 {
             let sub = 2 * pair + odd;
-            let scales = scales.map(|scales| duplicate(scales, odd));
-            let lines = &unit[F::CODES_AT + sub * F::SUB / 32 * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            let first = sub * F::SUB % 32 / 4;
-            let codes = codes.map(|codes| &codes[sub * F::SUB / 32 * 32..][..32]);
-            let count = F::SUB / 4;
+            let scales = array!(half in 2, zero => duplicate(scales[half], odd));
+            let block = sub * F::SUB / 32;
+            let lines = &unit[F::CODES_AT + block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+            let codes = array!(t in T, &[0; 32] => &codes[t].as_chunks::<32>().0[block]);
             let mut done = 0;
-            while done < count {
-                let partial = chain::<F, T>(lines, &codes, first, done);
+            while done < F::SUB / 4 {
+                let partial = chain::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, done);
                 for t in 0..T {
                     for half in 0..2 {
                         let product = _mm256_madd_epi16(partial[t][half], scales[half]);
@@ -107,7 +111,7 @@ fn duplicate(pairs: __m256i, odd: usize) -> __m256i {
 #[target_feature(enable = "avx2")]
 pub(super) fn chain<F: Format, const T: usize>(
     lines: &[u8],
-    codes: &[&[i8]; T],
+    codes: &[&[i8; 32]; T],
     first: usize,
     done: usize,
 ) -> [Rows; T] {
@@ -144,7 +148,7 @@ fn products<F: Format>(weights: __m256i, x: __m256i) -> __m256i {
 #[target_feature(enable = "avx2")]
 pub(super) fn load_lanes(lanes: &Lanes) -> [__m256; 2] {
     let (halves, _) = lanes.as_chunks::<8>();
-    [0, 1].map(|half: usize| {
+    array!(half in 2, _mm256_setzero_ps() => {
         // SAFETY: each half is 8 floats long and the load needs no alignment.
         unsafe { _mm256_loadu_ps(halves[half].as_ptr()) }
     })

@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::integer_scales::{load_lanes, store_lanes, sub_block_sums};
-use super::unpack::{broadcast_sums, load_half};
+use super::unpack::load_half;
 use crate::activations::QuantisedRow;
-use crate::dot::tile::Lanes;
+use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
 /// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens.
@@ -15,13 +15,13 @@ pub(super) fn tile<F: Format, const T: usize>(
     (x, first_group): (&[&QuantisedRow; T], usize),
     tile: &mut [Lanes; T],
 ) {
-    let mut acc = tile.each_ref().map(|lanes| load_lanes(lanes));
+    let mut acc = array!(t in T, _mm512_setzero_ps() => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
         let group = first_group + index;
         let mut group_sums = [_mm512_setzero_ps(); T];
         let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
-        let codes: [&[i8]; T] = x.map(|x| &x.codes[32 * group..32 * group + 32]);
-        let x_sums = x.map(|x| broadcast_sums(&x.sums16, 2 * group));
+        let codes = array!(t in T, &[0; 32] => x[t].group::<32>(group));
+        let x_sums = array!(t in T, &[0; 2] => x[t].group_sums16::<2>(group));
         for sub in 0..32 / F::SUB {
             let sums = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB / 4, &x_sums);
             let scales = widen::<F>(load_half(unit, sub * HALVES));

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
 use crate::activations::QuantisedRow;
-use crate::dot::tile::Lanes;
+use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES, Raised};
 
 /// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens;
@@ -17,7 +17,7 @@ pub(super) fn tile<F: Format, const T: usize>(
     tile: &mut [Lanes; T],
 ) {
     let step = _mm512_set1_ps(if F::MINS { step } else { 1.0 });
-    let mut acc = tile.each_ref().map(|lanes| load_lanes(lanes));
+    let mut acc = array!(t in T, _mm512_setzero_ps() => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
         let group = first_group + index;
         let sums = unit_sums::<F, T>(unit, x, group);
@@ -41,11 +41,12 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], gro
         for pair in 0..4 {
             let mins = load(unit, F::MINS_AT + pair * 2 * HALVES);
             for (sum, x) in sums.iter_mut().zip(x) {
-                *sum = _mm512_dpwssd_epi32(*sum, mins, broadcast_sums(&x.sums32, 8 * group + 2 * pair));
+                *sum = _mm512_dpwssd_epi32(*sum, mins, broadcast_sums(x.group_sums32::<8>(group), 2 * pair));
             }
         }
     }
-    let codes: [&[i8]; T] = x.map(|x| &x.codes[256 * group..256 * group + 256]);
+    let codes = array!(t in T, &[0; 256] => x[t].group::<256>(group));
+    let x_sums = array!(t in T, &[0; 16] => x[t].group_sums16::<16>(group));
     for pair in 0..128 / F::SUB {
         // Two i16 scales per lane, of an even and an odd sub-block.
         let scales = _mm512_cvtepi8_epi16(load_half(unit, F::SUB_SCALES_AT + pair * HALVES));
@@ -58,9 +59,9 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], gro
             let sub = 2 * pair + odd;
             let block = sub * F::SUB / 32;
             let lines = &unit[F::CODES_AT + block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            let codes = codes.map(|codes| &codes[32 * block..32 * block + 32]);
-            let sub_sums = x.map(|x| broadcast_sums(&x.sums16, 16 * group + 2 * block));
-            let products = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, &sub_sums);
+            let codes = array!(t in T, &[0; 32] => &codes[t].as_chunks::<32>().0[block]);
+            let x_sums = array!(t in T, &[0; 2] => &x_sums[t].as_chunks::<2>().0[block]);
+            let products = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, &x_sums);
             for (sum, product) in sums.iter_mut().zip(products) {
                 *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(product, scales));
             }
@@ -75,9 +76,9 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], gro
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) fn sub_block_sums<F: Format, const T: usize>(
     lines: &[u8],
-    codes: &[&[i8]; T],
+    codes: &[&[i8; 32]; T],
     first: usize,
-    x_sums: &[__m512i; T],
+    x_sums: &[&[i16; 2]; T],
 ) -> [__m512i; T] {
     let mut sums = [_mm512_setzero_si512(); T];
     if Raised::<F>::OFFSET != 0 {
@@ -89,7 +90,7 @@ pub(super) fn sub_block_sums<F: Format, const T: usize>(
             _ => offset << 16,
         });
         for (sum, x_sums) in sums.iter_mut().zip(x_sums) {
-            *sum = _mm512_dpwssd_epi32(*sum, offset, *x_sums);
+            *sum = _mm512_dpwssd_epi32(*sum, offset, broadcast_sums(*x_sums, 0));
         }
     }
     for i in 0..F::SUB / 4 {
@@ -97,7 +98,7 @@ pub(super) fn sub_block_sums<F: Format, const T: usize>(
         let c = if F::SUB == 32 { i / 2 + i % 2 * 4 } else { first + i };
         let weights = quad::<F>(lines, c);
         for (sum, codes) in sums.iter_mut().zip(codes) {
-            *sum = _mm512_dpbusd_epi32(*sum, weights, broadcast_codes(codes, 4 * c));
+            *sum = _mm512_dpbusd_epi32(*sum, weights, broadcast_codes(*codes, 4 * c));
         }
     }
     sums

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::DotKernels;
 use super::float_weights::with_float_weights;
-use super::tile::{self, Lanes};
-use crate::activations::{self, Activations, QuantisedRow};
+use super::tile::{self, Lanes, array};
+use crate::activations::{self, Activations};
 use crate::matrix::Matrix;
 use crate::matrix::format::{Format, Raised, with_format};
 
@@ -117,10 +117,10 @@ fn token_tile<F: Format, const T: usize>(
     tile: &mut [Lanes; T],
 ) {
     if F::INTEGER_SCALES {
-        let x: [&QuantisedRow; T] = std::array::from_fn(|t| &x.row(row + t).int8x256);
+        let x = array!(t in T, &x.row(row).int8x256 => &x.row(row + t).int8x256);
         integer_scales::tile::<F, T>(units, (&x, first_unit), step, tile);
     } else {
-        let x: [&QuantisedRow; T] = std::array::from_fn(|t| &x.row(row + t).int8x32);
+        let x = array!(t in T, &x.row(row).int8x32 => &x.row(row + t).int8x32);
         float_scales::tile::<F, T>(units, (&x, first_unit), tile);
     }
 }
