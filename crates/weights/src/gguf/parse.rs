@@ -115,7 +115,7 @@ impl Directory {
             Fault::DuplicateName { first: entries[first].key_at - 8 }.of(item, entries[second].key_at - 8)
         })?;
         let alignment = alignment(Metadata { bytes, entries: &entries, by_key: &entries_by_key })?;
-        let mut records = Vec::with_capacity(tensor_count.min(cursor.left() / RECORD_BYTES_MIN as usize));
+        let mut records = Vec::with_capacity(tensor_count);
         for index in 0..tensor_count as u64 {
             records.push(record(&mut cursor, index, alignment)?);
         }

@@ -77,6 +77,9 @@ impl fmt::Display for ValueType {
     }
 }
 
+/// Elements of an array that are shown to people.
+const SHOWN_MAX: usize = 8;
+
 /// One metadata value. A string is bytes: the format says UTF-8, files in the wild do not always obey.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "these are the format's own names")]
@@ -157,6 +160,27 @@ impl<'a> Value<'a> {
     }
 }
 
+/// For people: strings with what is not UTF-8 replaced, long arrays by their first elements and length.
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::U8(value) => value.fmt(f),
+            Self::I8(value) => value.fmt(f),
+            Self::U16(value) => value.fmt(f),
+            Self::I16(value) => value.fmt(f),
+            Self::U32(value) => value.fmt(f),
+            Self::I32(value) => value.fmt(f),
+            Self::F32(value) => value.fmt(f),
+            Self::Bool(value) => value.fmt(f),
+            Self::String(value) => write!(f, "{:?}", String::from_utf8_lossy(value)),
+            Self::Array(value) => value.fmt(f),
+            Self::U64(value) => value.fmt(f),
+            Self::I64(value) => value.fmt(f),
+            Self::F64(value) => value.fmt(f),
+        }
+    }
+}
+
 /// An array of values of one type, which is not itself an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
@@ -190,6 +214,20 @@ impl<'a> Array<'a> {
     /// The elements in order. Nothing is copied.
     pub fn iter(&self) -> Elements<'a> {
         Elements { element: self.element, left: self.len, bytes: self.bytes }
+    }
+}
+
+impl fmt::Display for Array<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (index, value) in self.iter().take(SHOWN_MAX).enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{value}")?;
+        }
+        match self.len {
+            0..=SHOWN_MAX => f.write_str("]"),
+            len => write!(f, ", ...] ({len} of {})", self.element),
+        }
     }
 }
 
@@ -239,4 +277,22 @@ fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[..N]);
     array
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_arrays_are_shown_by_their_begin_and_length() {
+        let array = |len| Value::Array(Array { element: ValueType::U8, len, bytes: &[7; 9][..len] });
+        assert_eq!(array(0).to_string(), "[]");
+        assert_eq!(array(2).to_string(), "[7, 7]");
+        assert_eq!(array(9).to_string(), "[7, 7, 7, 7, 7, 7, 7, 7, ...] (9 of u8)");
+    }
+
+    #[test]
+    fn a_string_is_shown_on_one_line_whatever_it_holds() {
+        assert_eq!(Value::String(b"a\n\xff").to_string(), "\"a\\n\u{fffd}\"");
+    }
 }

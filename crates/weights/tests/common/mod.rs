@@ -50,84 +50,7 @@ impl Raw {
 
 /// A file with one value of every type, one array of every element type, and three tensors of which one is `Q2_K`.
 pub fn everything() -> Vec<u8> {
-    Raw::header(3, 26)
-        .key("general.architecture", 8)
-        .string(b"test")
-        .key("one.u8", 0)
-        .bytes(&[200])
-        .key("one.i8", 1)
-        .bytes(&[0x80])
-        .key("one.u16", 2)
-        .bytes(&[0xff, 0xfe])
-        .key("one.i16", 3)
-        .bytes(&[0xff, 0xfe])
-        .key("one.u32", 4)
-        .u32(4_000_000_000)
-        .key("one.i32", 5)
-        .u32(0xffff_fffe)
-        .key("one.f32", 6)
-        .u32(1.5f32.to_bits())
-        .key("one.bool", 7)
-        .bytes(&[1])
-        .key("one.bytes", 8)
-        .string(b"ab\xff")
-        .key("one.u64", 10)
-        .u64(1 << 40)
-        .key("one.i64", 11)
-        .u64(u64::MAX)
-        .key("one.f64", 12)
-        .u64(2.5f64.to_bits())
-        .key("all.u8", 9)
-        .u32(0)
-        .u64(2)
-        .bytes(&[1, 2])
-        .key("all.i8", 9)
-        .u32(1)
-        .u64(2)
-        .bytes(&[1, 0xff])
-        .key("all.u16", 9)
-        .u32(2)
-        .u64(1)
-        .bytes(&[1, 2])
-        .key("all.i16", 9)
-        .u32(3)
-        .u64(1)
-        .bytes(&[0xff, 0xff])
-        .key("all.u32", 9)
-        .u32(4)
-        .u64(2)
-        .u32(7)
-        .u32(9)
-        .key("all.i32", 9)
-        .u32(5)
-        .u64(2)
-        .u32(7)
-        .u32(0xffff_ffff)
-        .key("all.f32", 9)
-        .u32(6)
-        .u64(1)
-        .u32(0.25f32.to_bits())
-        .key("all.bool", 9)
-        .u32(7)
-        .u64(3)
-        .bytes(&[1, 0, 1])
-        .key("all.strings", 9)
-        .u32(8)
-        .u64(3)
-        .string(b"a")
-        .string(b"")
-        .string(b"bc")
-        .key("all.u64", 9)
-        .u32(10)
-        .u64(1)
-        .u64(3)
-        .key("all.i64", 9)
-        .u32(11)
-        .u64(1)
-        .u64(u64::MAX)
-        .key("all.f64", 9)
-        .u32(12)
-        .u64(0)
+    all_arrays(all_scalars(Raw::header(3, 26)))
         .key("general.alignment", 4)
         .u32(64)
         .tensor("z.weight", &[3, 2], 0, 64)
@@ -140,4 +63,37 @@ pub fn everything() -> Vec<u8> {
         .pad(64)
         .bytes(&[2; 168])
         .0
+}
+
+/// 13 entries.
+fn all_scalars(raw: Raw) -> Raw {
+    let raw = raw.key("general.architecture", 8).string(b"test");
+    let raw = raw.key("one.u8", 0).bytes(&[200]);
+    let raw = raw.key("one.i8", 1).bytes(&[0x80]);
+    let raw = raw.key("one.u16", 2).bytes(&[0xff, 0xfe]);
+    let raw = raw.key("one.i16", 3).bytes(&[0xff, 0xfe]);
+    let raw = raw.key("one.u32", 4).u32(4_000_000_000);
+    let raw = raw.key("one.i32", 5).u32(0xffff_fffe);
+    let raw = raw.key("one.f32", 6).u32(1.5f32.to_bits());
+    let raw = raw.key("one.bool", 7).bytes(&[1]);
+    let raw = raw.key("one.bytes", 8).string(b"ab\xff");
+    let raw = raw.key("one.u64", 10).u64(1 << 40);
+    let raw = raw.key("one.i64", 11).u64(u64::MAX);
+    raw.key("one.f64", 12).u64(2.5f64.to_bits())
+}
+
+/// 12 entries.
+fn all_arrays(raw: Raw) -> Raw {
+    let raw = raw.key("all.u8", 9).u32(0).u64(2).bytes(&[1, 2]);
+    let raw = raw.key("all.i8", 9).u32(1).u64(2).bytes(&[1, 0xff]);
+    let raw = raw.key("all.u16", 9).u32(2).u64(1).bytes(&[1, 2]);
+    let raw = raw.key("all.i16", 9).u32(3).u64(1).bytes(&[0xff, 0xff]);
+    let raw = raw.key("all.u32", 9).u32(4).u64(2).u32(7).u32(9);
+    let raw = raw.key("all.i32", 9).u32(5).u64(2).u32(7).u32(0xffff_ffff);
+    let raw = raw.key("all.f32", 9).u32(6).u64(1).u32(0.25f32.to_bits());
+    let raw = raw.key("all.bool", 9).u32(7).u64(3).bytes(&[1, 0, 1]);
+    let raw = raw.key("all.strings", 9).u32(8).u64(3).string(b"a").string(b"").string(b"bc");
+    let raw = raw.key("all.u64", 9).u32(10).u64(1).u64(3);
+    let raw = raw.key("all.i64", 9).u32(11).u64(1).u64(u64::MAX);
+    raw.key("all.f64", 9).u32(12).u64(0)
 }
