@@ -92,24 +92,22 @@ impl Model {
     /// # Errors
     /// [`LoadError`] names the key or tensor that is wrong.
     pub fn load(files: Arc<ModelFiles>, threads: NonZeroUsize) -> Result<Self, LoadError> {
-        let config = read_config(&files.metadata())?;
-        let attention_shape = AttentionShape::new(config.query_heads, config.kv_heads, config.head_dim)?;
-        let mut loader = Loader { files: &files, config: &config, plan: ArenaPlan::new() };
-        loader.embedding()?;
-        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>, _>>()?;
-        let output_norm = loader.norm("output_norm", config.hidden, config.norm_eps)?;
-        // Without a head of its own, a model multiplies with its embeddings.
-        let head = if files.tensor("output.weight").is_some() { "output" } else { "token_embd" };
-        let head = loader.linear(head, config.vocab, config.hidden)?;
-        let rope_factors = loader.optional_vector("rope_freqs.weight", config.rope.rotated / 2)?;
-        RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
-
-        let weight_bytes = loader.plan.bytes();
-        let arena = fill(loader.plan, layers.iter().flat_map(Layer::matrices).chain([&head.matrix]), threads)?;
+        let PlannedModel { config, attention_shape, layers, output_norm, head, rope_factors, arena } =
+            PlannedModel::read(&files)?;
+        let weight_bytes = arena.bytes();
+        let arena = fill(arena, layers.iter().flat_map(Layer::matrices).chain([&head.matrix]), threads)?;
         let mut pack = |planned: Planned<'_>| planned.matrix(&arena);
         let layers = layers.into_iter().map(|layer| layer.map(&mut pack)).collect();
         let head = head.map(&mut pack);
         Ok(Self { config, attention_shape, layers, output_norm, head, rope_factors, weight_bytes, files })
+    }
+
+    /// Everything [`Self::load`] checks, without taking the memory. The bytes that the packed matrices would take.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn check(files: &ModelFiles) -> Result<usize, LoadError> {
+        PlannedModel::read(files).map(|planned| planned.arena.bytes())
     }
 
     /// The effective configuration.
@@ -191,10 +189,39 @@ pub enum CacheError {
     Spec(#[from] SpecError),
 }
 
+/// A model that is checked but whose matrices are not packed.
+struct PlannedModel<'a> {
+    config: ModelConfig,
+    attention_shape: AttentionShape,
+    layers: Vec<Layer<Planned<'a>>>,
+    output_norm: Norm,
+    head: Linear<Planned<'a>>,
+    rope_factors: Option<Vec<f32>>,
+    arena: ArenaPlan,
+}
+
+impl<'a> PlannedModel<'a> {
+    fn read(files: &'a ModelFiles) -> Result<Self, LoadError> {
+        let config = read_config(&files.metadata())?;
+        let attention_shape = AttentionShape::new(config.query_heads, config.kv_heads, config.head_dim)?;
+        let mut loader = Loader { files, config: &config, plan: ArenaPlan::new() };
+        loader.embedding()?;
+        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<_, _>>()?;
+        let output_norm = loader.norm("output_norm", config.hidden, config.norm_eps)?;
+        // Without a head of its own, a model multiplies with its embeddings.
+        let head = if files.tensor("output.weight").is_some() { "output" } else { "token_embd" };
+        let head = loader.linear(head, config.vocab, config.hidden)?;
+        let rope_factors = loader.optional_vector("rope_freqs.weight", config.rope.rotated / 2)?;
+        RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
+        let arena = loader.plan;
+        Ok(Self { config, attention_shape, layers, output_norm, head, rope_factors, arena })
+    }
+}
+
 /// Reads tensors and collects what the arena must hold.
-struct Loader<'a> {
+struct Loader<'a, 'c> {
     files: &'a ModelFiles,
-    config: &'a ModelConfig,
+    config: &'c ModelConfig,
     plan: ArenaPlan,
 }
 
@@ -206,7 +233,7 @@ struct Planned<'a> {
     scale: Option<f32>,
 }
 
-impl<'a> Loader<'a> {
+impl<'a> Loader<'a, '_> {
     fn layer(&mut self, index: usize) -> Result<Layer<Planned<'a>>, LoadError> {
         let config = self.config;
         let (hidden, query_dim, kv_dim) = (config.hidden, config.query_dim(), config.kv_dim());
