@@ -104,6 +104,8 @@ def main():
                       f"top-1 {total['top1']:.2%}  ppl {perplexity['perplexity']:.4f}", flush=True)
     record = {
         "what": "llama.cpp on glimmer-mini against the float64 reference, and perplexity on held-out text",
+        "command": "scripts/llama_truth.py DIR MODELS PROMPTS VAL OUT",
+        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip(),
         "date": datetime.date.today().isoformat(),
         "engine": "llama.cpp from the sdist llama-cpp-python 0.3.36, builds of scripts/build_llama_cpp.sh",
         "machine": {"cpu": cpu_name(), "cpus": os.cpu_count(), "system": platform.system(), "threads": THREADS},

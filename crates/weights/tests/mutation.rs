@@ -7,49 +7,11 @@ use muser_kernels::formats::WeightType;
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::{ENTRIES_MAX, Gguf, HeaderOnly, ModelFiles, Value};
 use muser_weights::testing::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
-/// Counts the bytes each thread holds, and the most it held.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<usize> = const { Cell::new(0) };
-    static MOST: Cell<usize> = const { Cell::new(0) };
-}
-
-fn took(bytes: usize) {
-    let held = HELD.get().wrapping_add(bytes);
-    HELD.set(held);
-    MOST.set(MOST.get().max(held));
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting allocates
-// nothing, because the thread-locals are constant and have no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
-        // SAFETY: the caller's duties are those of the system's allocator.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // Memory freed by another thread than took it wraps around, which only that thread's tests would see.
-        HELD.set(HELD.get().wrapping_sub(layout.size()));
-        // SAFETY: the caller's duties are those of the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// The most bytes `work` held at once beyond those held before.
+/// The most bytes this thread held at once while `work` ran, beyond those held before.
 fn most_held(work: impl FnOnce()) -> usize {
-    let before = HELD.get();
-    MOST.set(before);
-    work();
-    MOST.get() - before
+    let counted = allocation_counter::measure(work);
+    usize::try_from(counted.bytes_max).expect("memory is addressable")
 }
 
 /// Parses `bytes` in every way and, where that succeeds, touches all of it. Returns whether it did.
