@@ -1,0 +1,289 @@
+//! The tokenizer: a checked vocabulary, and the ways from text to ids and from ids to bytes.
+
+use crate::byte_alphabet::{ByteAlphabet, char_of};
+use crate::end_of_generation::end_of_generation_ids;
+use crate::merge::{MergeScratch, MergeTable, NO_TOKEN};
+use crate::specials::SpecialMatcher;
+use crate::split::PreTokenizer;
+use crate::vocabulary::{self, TokenKind, VocabularyData, VocabularyError};
+use std::collections::HashMap;
+
+/// What becomes of control tokens that are spelled out in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Specials {
+    /// They are text like any other. For what users write: it cannot forge a turn.
+    AsText,
+    /// They become the tokens they spell. For text that the program itself wrote, such as a filled template.
+    Parse,
+}
+
+/// What control tokens decode to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlTokens {
+    /// Nothing. For what users read.
+    Hide,
+    /// Their spelling.
+    Show,
+}
+
+/// An id is not one of the vocabulary's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("token {id} is out of range: the vocabulary has {tokens} tokens")]
+pub struct TokenOutOfRange {
+    /// The id.
+    pub id: u32,
+    /// How many tokens there are.
+    pub tokens: usize,
+}
+
+/// A checked vocabulary. It is never changed, so threads may share it.
+pub struct Tokenizer {
+    data: VocabularyData,
+    kinds: Vec<TokenKind>,
+    pre: PreTokenizer,
+    adds_bos: bool,
+    end_of_generation: Vec<u32>,
+    text_ids: HashMap<String, u32>,
+    merges: MergeTable,
+    /// User-defined tokens, which are always looked for.
+    user_defined: SpecialMatcher,
+    /// Those and the control and unknown tokens.
+    all_specials: SpecialMatcher,
+    /// The bytes of all tokens, one after the other.
+    bytes: Vec<u8>,
+    /// Where each token's bytes end; they start where those of the token before it end.
+    byte_ends: Vec<usize>,
+}
+
+impl Tokenizer {
+    /// Checks a vocabulary and builds its tables.
+    ///
+    /// # Errors
+    ///
+    /// See [`VocabularyError`]. Two tokens may be spelled alike: text becomes the lower id, and both decode.
+    pub fn new(data: VocabularyData) -> Result<Self, VocabularyError> {
+        let pre = vocabulary::check_names(&data)?;
+        let kinds = vocabulary::check_kinds(&data)?;
+        let adds_bos = vocabulary::check_roles(&data, pre)?;
+        let text_ids = vocabulary::text_ids(&data, &kinds);
+        let merges = vocabulary::merge_table(&data, &text_ids)?;
+        let (bytes, byte_ends) = token_bytes(&data, &kinds)?;
+        let specials = |wanted: &[TokenKind]| {
+            let tokens = (0u32..).zip(&data.tokens).zip(&kinds).filter(|(_, kind)| wanted.contains(kind));
+            SpecialMatcher::new(tokens.map(|((id, text), _)| (text.as_str(), id)))
+        };
+        Ok(Self {
+            user_defined: specials(&[TokenKind::UserDefined]),
+            all_specials: specials(&[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown]),
+            end_of_generation: end_of_generation_ids(&data, &kinds),
+            data,
+            kinds,
+            pre,
+            adds_bos,
+            text_ids,
+            merges,
+            bytes,
+            byte_ends,
+        })
+    }
+
+    /// The tokens of `text`, without BOS.
+    ///
+    /// Control and unknown tokens are recognised only under [`Specials::Parse`]. User-defined tokens always are, as in
+    /// llama.cpp. Where several special tokens are spelled, the leftmost counts, and of those the longest. Tokens of
+    /// other kinds are never special, however they are spelled.
+    ///
+    /// Bytes for which the vocabulary has no token ([`Self::missing_bytes`]) are left out, as in llama.cpp; decoding
+    /// gives back everything else.
+    pub fn encode(&self, text: &str, specials: Specials) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        self.encode_onto(text, specials, &mut ids);
+        ids
+    }
+
+    /// The tokens of `text` as the start of a context: with BOS before them if the vocabulary wants it
+    /// ([`Self::adds_bos`]) and the text does not start with it already.
+    pub fn encode_prompt(&self, text: &str, specials: Specials) -> Vec<u32> {
+        let Some(bos) = self.data.bos.filter(|_| self.adds_bos) else { return self.encode(text, specials) };
+        let mut ids = vec![bos];
+        self.encode_onto(text, specials, &mut ids);
+        if ids.get(1) == Some(&bos) {
+            ids.remove(0);
+        }
+        ids
+    }
+
+    /// The bytes that token `id` stands for. They need not be whole characters.
+    ///
+    /// `controls` says what control and unknown tokens give.
+    ///
+    /// # Errors
+    ///
+    /// If the vocabulary has no such token.
+    pub fn token_bytes(&self, id: u32, controls: ControlTokens) -> Result<&[u8], TokenOutOfRange> {
+        let index = self.index(id)?;
+        if controls == ControlTokens::Hide && !self.kinds[index].is_text() {
+            return Ok(&[]);
+        }
+        let start = if index == 0 { 0 } else { self.byte_ends[index - 1] };
+        Ok(&self.bytes[start..self.byte_ends[index]])
+    }
+
+    /// The bytes of `ids`, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// If the vocabulary has not all of them; the first that is missing is named.
+    pub fn decode(&self, ids: &[u32], controls: ControlTokens) -> Result<Vec<u8>, TokenOutOfRange> {
+        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        for &id in ids {
+            bytes.extend_from_slice(self.token_bytes(id, controls)?);
+        }
+        Ok(bytes)
+    }
+
+    /// How many tokens there are; ids are below this.
+    pub fn token_count(&self) -> usize {
+        self.data.tokens.len()
+    }
+
+    /// What token `id` is for.
+    ///
+    /// # Errors
+    ///
+    /// If the vocabulary has no such token.
+    pub fn token_kind(&self, id: u32) -> Result<TokenKind, TokenOutOfRange> {
+        self.index(id).map(|index| self.kinds[index])
+    }
+
+    /// How the vocabulary spells token `id`, such as `Ġthe` or `<|im_end|>`.
+    ///
+    /// # Errors
+    ///
+    /// If the vocabulary has no such token.
+    pub fn token_spelling(&self, id: u32) -> Result<&str, TokenOutOfRange> {
+        self.index(id).map(|index| self.data.tokens[index].as_str())
+    }
+
+    /// Whether a generation ends with token `id`: EOS, EOT, EOM, or a control token known to end turns or texts.
+    pub fn is_end_of_generation(&self, id: u32) -> bool {
+        self.end_of_generation.binary_search(&id).is_ok()
+    }
+
+    /// Every id for which [`Self::is_end_of_generation`] holds, ascending.
+    pub fn end_of_generation_ids(&self) -> &[u32] {
+        &self.end_of_generation
+    }
+
+    /// Whether a prompt starts with BOS.
+    pub fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    /// The beginning of a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.data.bos
+    }
+
+    /// The end of a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.data.eos
+    }
+
+    /// The end of a turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.data.eot
+    }
+
+    /// The end of a message within a turn.
+    pub fn eom(&self) -> Option<u32> {
+        self.data.eom
+    }
+
+    /// Stands for what cannot be encoded.
+    pub fn unknown(&self) -> Option<u32> {
+        self.data.unknown
+    }
+
+    /// Fills up batches.
+    pub fn padding(&self) -> Option<u32> {
+        self.data.padding
+    }
+
+    /// The bytes which text may hold but for which there is no token: rare controls and parts of rare characters.
+    pub fn missing_bytes(&self) -> Vec<u8> {
+        let missing = |byte: &u8| self.merges.byte_ids[usize::from(*byte)] == NO_TOKEN;
+        (0..=u8::MAX).filter(|byte| missing(byte) && !vocabulary::never_in_utf8(*byte)).collect()
+    }
+
+    fn encode_onto(&self, text: &str, specials: Specials, ids: &mut Vec<u32>) {
+        let matcher = match specials {
+            Specials::AsText => &self.user_defined,
+            Specials::Parse => &self.all_specials,
+        };
+        let mut scratch = MergeScratch::default();
+        let mut start = 0;
+        while let Some(found) = matcher.find(text, start) {
+            // A spelling is whole characters, so it starts and ends between characters.
+            self.encode_plain(&text[start..found.start], &mut scratch, ids);
+            ids.push(found.id);
+            start = found.end;
+        }
+        self.encode_plain(&text[start..], &mut scratch, ids);
+    }
+
+    /// Appends the tokens of `text`, in which nothing is special.
+    fn encode_plain(&self, text: &str, scratch: &mut MergeScratch, ids: &mut Vec<u32>) {
+        let mut spelling = String::new();
+        self.pre.each_word(text, |word| {
+            if self.pre.whole_words_first {
+                spelling.clear();
+                spelling.extend(word.bytes().map(char_of));
+                if let Some(&id) = self.text_ids.get(&spelling) {
+                    ids.push(id);
+                    return;
+                }
+            }
+            self.merges.encode_word(word.as_bytes(), scratch, ids);
+        });
+    }
+
+    fn index(&self, id: u32) -> Result<usize, TokenOutOfRange> {
+        let tokens = self.data.tokens.len();
+        usize::try_from(id).ok().filter(|index| *index < tokens).ok_or(TokenOutOfRange { id, tokens })
+    }
+}
+
+/// The bytes of all tokens, and where each token's end.
+///
+/// Special tokens are spelled as they read. In the others each character spells a byte; a spelling with any other
+/// character in it stands for itself.
+fn token_bytes(data: &VocabularyData, kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<usize>), VocabularyError> {
+    let alphabet = ByteAlphabet::new();
+    let mut bytes = Vec::new();
+    let mut ends = Vec::with_capacity(kinds.len());
+    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(kinds) {
+        match kind {
+            TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined => {
+                bytes.extend_from_slice(text.as_bytes())
+            }
+            TokenKind::Byte => {
+                let byte = byte_token(text);
+                bytes.push(byte.ok_or_else(|| VocabularyError::MalformedByteToken { id, text: text.clone() })?);
+            }
+            TokenKind::Undefined | TokenKind::Normal | TokenKind::Unused => match alphabet.bytes_of(text) {
+                Some(spelled) => bytes.extend_from_slice(&spelled),
+                None => bytes.extend_from_slice(text.as_bytes()),
+            },
+        }
+        ends.push(bytes.len());
+    }
+    Ok((bytes, ends))
+}
+
+/// The byte of a spelling `<0x00>` to `<0xFF>`.
+fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    plain.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}

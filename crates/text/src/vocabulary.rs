@@ -1,0 +1,307 @@
+//! A vocabulary as files describe it, and the checks it must pass before anything is encoded with it.
+
+use crate::byte_alphabet::char_of;
+use crate::merge::{Merge, MergeTable, NO_TOKEN};
+use crate::specials::SPECIAL_BYTES_MAX;
+use crate::split::{PreTokenizer, pre_tokenizer_names};
+use std::collections::HashMap;
+
+/// A vocabulary, field by field as GGUF names them (`tokenizer.ggml.*`). Plain data: [`crate::Tokenizer::new`] checks it.
+#[derive(Clone, Debug)]
+pub struct VocabularyData {
+    /// `model`: the kind of vocabulary. Only `gpt2` (byte-level BPE) is supported.
+    pub model: String,
+    /// `pre`: how text is cut into words; one of [`crate::pre_tokenizer_names`].
+    pub pre: Option<String>,
+    /// `tokens`: each token's spelling, by id. Bytes are spelled in the GPT-2 alphabet, where `Ġ` is a space.
+    pub tokens: Vec<String>,
+    /// `token_type`: a number from [`TokenKind`] for each token; without the key every token is normal.
+    pub token_types: Option<Vec<i32>>,
+    /// `merges`: pairs of tokens, lowest rank first, each as `left right`.
+    pub merges: Vec<String>,
+    /// `bos_token_id`: the beginning of a text.
+    pub bos: Option<u32>,
+    /// `eos_token_id`: the end of a text.
+    pub eos: Option<u32>,
+    /// `eot_token_id`: the end of a turn.
+    pub eot: Option<u32>,
+    /// `eom_token_id`: the end of a message within a turn.
+    pub eom: Option<u32>,
+    /// `unknown_token_id`.
+    pub unknown: Option<u32>,
+    /// `padding_token_id`.
+    pub padding: Option<u32>,
+    /// `add_bos_token`: whether a prompt starts with BOS. Without the key, `pre` decides.
+    pub add_bos: Option<bool>,
+}
+
+/// What a token is for. The numbers are GGUF's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TokenKind {
+    /// Nothing is said; treated as [`Self::Normal`].
+    Undefined = 0,
+    /// A piece of text.
+    Normal = 1,
+    /// Stands for what cannot be encoded.
+    Unknown = 2,
+    /// Steers the model, such as the end of a turn. Text becomes one only where the caller allows it.
+    Control = 3,
+    /// Text that always becomes this one token, before words are cut.
+    UserDefined = 4,
+    /// Has a place but no use; treated as [`Self::Normal`].
+    Unused = 5,
+    /// A byte spelled `<0x00>` to `<0xFF>`.
+    Byte = 6,
+}
+
+impl TokenKind {
+    /// The kind with GGUF's number `value`.
+    pub fn from_gguf(value: i32) -> Option<Self> {
+        let all =
+            [Self::Undefined, Self::Normal, Self::Unknown, Self::Control, Self::UserDefined, Self::Unused, Self::Byte];
+        all.into_iter().find(|kind| *kind as i32 == value)
+    }
+
+    /// Whether plain text may become this token.
+    pub(crate) fn is_text(self) -> bool {
+        !matches!(self, Self::Control | Self::Unknown)
+    }
+}
+
+/// Why a vocabulary was refused. Every variant is the fault of the file that it came from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VocabularyError {
+    /// Not a byte-level BPE vocabulary.
+    #[error("tokenizer model `{model}` is not supported (supported: gpt2)")]
+    UnknownModel {
+        /// What the file says.
+        model: String,
+    },
+    /// Words would be cut in a way this crate does not know, and the model would read other tokens than it was taught.
+    #[error("pre-tokenizer `{pre}` is not supported (supported: {})", pre_tokenizer_names())]
+    UnknownPreTokenizer {
+        /// What the file says.
+        pre: String,
+    },
+    /// The file does not say how to cut words.
+    #[error("the vocabulary names no pre-tokenizer (supported: {})", pre_tokenizer_names())]
+    MissingPreTokenizer,
+    /// Ids and ranks are 32-bit numbers.
+    #[error("{count} {what} are too many: at most {max} fit")]
+    TooMany {
+        /// `tokens` or `merges`.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: u32,
+    },
+    /// The lists are not of one length.
+    #[error("{tokens} tokens but {types} token types")]
+    TokenTypeCount {
+        /// Length of the list of tokens.
+        tokens: usize,
+        /// Length of the list of types.
+        types: usize,
+    },
+    /// A token's type is not one of GGUF's.
+    #[error("token {id} has the unknown type {value} (known: 0 to 6)")]
+    UnknownTokenType {
+        /// The token.
+        id: u32,
+        /// Its type.
+        value: i32,
+    },
+    /// A token of type byte is not spelled like one.
+    #[error("token {id} is of type byte but spelled `{text}`, not `<0x00>` to `<0xFF>`")]
+    MalformedByteToken {
+        /// The token.
+        id: u32,
+        /// Its spelling.
+        text: String,
+    },
+    /// A special token is longer than texts are searched for.
+    #[error("special token {id} has {bytes} bytes, more than {max}")]
+    SpecialTooLong {
+        /// The token.
+        id: u32,
+        /// Length of its spelling.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A token with a role is not in the vocabulary.
+    #[error("the {role} token is {id}, but there are only {tokens} tokens")]
+    RoleOutOfRange {
+        /// `bos`, `eos` and so on.
+        role: &'static str,
+        /// The id that the file gives.
+        id: u32,
+        /// Length of the list of tokens.
+        tokens: usize,
+    },
+    /// Prompts are to start with a token that the file does not name.
+    #[error("the vocabulary wants BOS added to prompts but names no BOS token")]
+    MissingBos,
+    /// A merge is not two spellings with a space between them.
+    #[error("merge {index} is `{merge}`, not two tokens with a space between")]
+    MalformedMerge {
+        /// Its place in the list.
+        index: usize,
+        /// What it says.
+        merge: String,
+    },
+    /// A merge speaks of a token that does not exist, or that plain text must not become.
+    #[error("merge {index} needs the token `{text}`, which the vocabulary does not have as text")]
+    MergeTokenMissing {
+        /// Its place in the list.
+        index: usize,
+        /// The part or the result that is missing.
+        text: String,
+    },
+    /// A vocabulary without the printable ASCII characters and the newline is not byte-level BPE.
+    #[error("byte {byte:#04x} has no token")]
+    MissingByte {
+        /// The lowest byte that has none.
+        byte: u8,
+    },
+}
+
+/// Bytes that valid UTF-8 never holds; no text needs their tokens.
+pub(crate) fn never_in_utf8(byte: u8) -> bool {
+    matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff)
+}
+
+/// The way of cutting words that `data` names.
+pub(crate) fn check_names(data: &VocabularyData) -> Result<PreTokenizer, VocabularyError> {
+    if data.model != "gpt2" {
+        return Err(VocabularyError::UnknownModel { model: data.model.clone() });
+    }
+    let pre = data.pre.as_ref().ok_or(VocabularyError::MissingPreTokenizer)?;
+    PreTokenizer::named(pre).ok_or_else(|| VocabularyError::UnknownPreTokenizer { pre: pre.clone() })
+}
+
+/// The kind of every token, after checking that ids fit and that special tokens are short enough to search for.
+pub(crate) fn check_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, VocabularyError> {
+    let tokens = data.tokens.len();
+    fits("tokens", tokens)?;
+    fits("merges", data.merges.len())?;
+    let Some(types) = &data.token_types else { return Ok(vec![TokenKind::Normal; tokens]) };
+    if types.len() != tokens {
+        return Err(VocabularyError::TokenTypeCount { tokens, types: types.len() });
+    }
+    let kinds = (0u32..)
+        .zip(types)
+        .map(|(id, &value)| TokenKind::from_gguf(value).ok_or(VocabularyError::UnknownTokenType { id, value }));
+    let kinds = kinds.collect::<Result<Vec<TokenKind>, _>>()?;
+    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(&kinds) {
+        if matches!(kind, TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined)
+            && text.len() > SPECIAL_BYTES_MAX
+        {
+            return Err(VocabularyError::SpecialTooLong { id, bytes: text.len(), max: SPECIAL_BYTES_MAX });
+        }
+    }
+    Ok(kinds)
+}
+
+/// Checks that every token with a role exists. Whether prompts start with BOS.
+pub(crate) fn check_roles(data: &VocabularyData, pre: PreTokenizer) -> Result<bool, VocabularyError> {
+    let roles = [
+        ("bos", data.bos),
+        ("eos", data.eos),
+        ("eot", data.eot),
+        ("eom", data.eom),
+        ("unknown", data.unknown),
+        ("padding", data.padding),
+    ];
+    let tokens = data.tokens.len();
+    for (role, id) in roles {
+        if let Some(id) = id
+            && usize::try_from(id).is_ok_and(|id| id >= tokens)
+        {
+            return Err(VocabularyError::RoleOutOfRange { role, id, tokens });
+        }
+    }
+    match (data.add_bos, data.bos) {
+        (Some(true), None) => Err(VocabularyError::MissingBos),
+        (Some(add), _) => Ok(add),
+        (None, bos) => Ok(pre.adds_bos && bos.is_some()),
+    }
+}
+
+/// The id of every spelling that plain text may become; of equal spellings the lowest id.
+pub(crate) fn text_ids(data: &VocabularyData, kinds: &[TokenKind]) -> HashMap<String, u32> {
+    let mut ids = HashMap::with_capacity(data.tokens.len());
+    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(kinds) {
+        if kind.is_text() && !text.is_empty() {
+            ids.entry(text.clone()).or_insert(id);
+        }
+    }
+    ids
+}
+
+/// The merges, with every part and result looked up in `text_ids`. Of equal pairs the first counts.
+pub(crate) fn merge_table(
+    data: &VocabularyData,
+    text_ids: &HashMap<String, u32>,
+) -> Result<MergeTable, VocabularyError> {
+    let mut byte_ids = [NO_TOKEN; 256];
+    for byte in 0..=u8::MAX {
+        match text_ids.get(char_of(byte).encode_utf8(&mut [0; 4]) as &str) {
+            Some(&id) => byte_ids[usize::from(byte)] = id,
+            None if matches!(byte, b'\n' | b' '..=b'~') => return Err(VocabularyError::MissingByte { byte }),
+            None => {}
+        }
+    }
+    let mut merges = HashMap::with_capacity(data.merges.len());
+    for ((index, merge), rank) in data.merges.iter().enumerate().zip(0u32..) {
+        let (left, right) =
+            merge_parts(merge).ok_or_else(|| VocabularyError::MalformedMerge { index, merge: merge.clone() })?;
+        let id_of = |text: &str| {
+            let missing = || VocabularyError::MergeTokenMissing { index, text: text.to_owned() };
+            text_ids.get(text).copied().ok_or_else(missing)
+        };
+        let result = id_of(&format!("{left}{right}"))?;
+        merges.entry((id_of(left)?, id_of(right)?)).or_insert(Merge { rank, result });
+    }
+    Ok(MergeTable { byte_ids, merges })
+}
+
+/// Ids and ranks stay below [`NO_TOKEN`].
+fn fits(what: &'static str, count: usize) -> Result<(), VocabularyError> {
+    match u32::try_from(count) {
+        Ok(count) if count < NO_TOKEN => Ok(()),
+        _ => Err(VocabularyError::TooMany { what, count, max: NO_TOKEN - 1 }),
+    }
+}
+
+/// The two parts of a merge. The space between them is the first after index 0: a part may itself be a space.
+fn merge_parts(merge: &str) -> Option<(&str, &str)> {
+    let space = 1 + merge.as_bytes().get(1..)?.iter().position(|&byte| byte == b' ')?;
+    let (left, right) = (&merge[..space], &merge[space + 1..]);
+    (!right.is_empty()).then_some((left, right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_is_split_at_the_first_space_after_index_0() {
+        assert_eq!(merge_parts("a b"), Some(("a", "b")));
+        assert_eq!(merge_parts("  b"), Some((" ", "b")));
+        assert_eq!(merge_parts("é ü"), Some(("é", "ü")));
+        assert_eq!(merge_parts("a b c"), Some(("a", "b c")));
+        for malformed in ["", " ", "a", "ab", "a ", " b"] {
+            assert_eq!(merge_parts(malformed), None, "{malformed:?}");
+        }
+    }
+
+    #[test]
+    fn kinds_have_the_numbers_of_gguf() {
+        assert_eq!(TokenKind::from_gguf(3), Some(TokenKind::Control));
+        assert_eq!(TokenKind::from_gguf(4), Some(TokenKind::UserDefined));
+        assert_eq!((TokenKind::from_gguf(-1), TokenKind::from_gguf(7)), (None, None));
+    }
+}
