@@ -2,6 +2,8 @@
 
 mod generate;
 mod sampler;
+mod vocabulary;
 
 pub use generate::{Finish, GenerateError, Generation, Outcome, Request};
 pub use sampler::{Sampler, Sampling, SamplingError};
+pub use vocabulary::{VocabularyLoadError, load_tokenizer};
