@@ -1,0 +1,225 @@
+//! `muser quantize`: a GGUF file with other weight types.
+//!
+//! Matrices change type; vectors and everything else stay as they are. The new file appears under its name when it is
+//! complete, never before.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use muser_kernels::formats::{QuantiseError, WeightClass, WeightType, dequantise_row, first_non_finite, quantise_row};
+use muser_kernels::pool::Pool;
+use muser_weights::gguf::{GgufWriter, ModelFiles, Tensor, TensorError, Value, Weight, WriteError};
+
+use crate::failure::Failure;
+use crate::model;
+use crate::settings::{QuantizeArgs, QuantizeTo};
+
+/// Rows converted at a time by all threads together: bounds the memory beside the files.
+const ROWS_AT_ONCE: usize = 1024;
+
+/// Why a model was not converted.
+#[derive(Debug, thiserror::Error)]
+pub enum QuantizeFailure {
+    /// The output is there already.
+    #[error("{0} exists already; nothing was written")]
+    OutputExists(String),
+    /// Precision would be lost twice.
+    #[error("tensor {name:?} is {ty} and has lost precision already; --allow-requantize converts it nevertheless")]
+    Requantize {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        ty: WeightType,
+    },
+    /// A scale beside the tensor would be lost.
+    #[error("tensor {name:?} has a scale tensor beside it, which another type cannot express")]
+    ScaleBeside {
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor cannot be read.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A tensor cannot be written in the new type.
+    #[error("tensor {name:?}: {reason}")]
+    Values {
+        /// The tensor.
+        name: String,
+        /// What is wrong with its values.
+        reason: QuantiseError,
+    },
+    /// A value is a NaN or an infinity.
+    #[error("tensor {name:?}: block {block} is not finite")]
+    NotFinite {
+        /// The tensor.
+        name: String,
+        /// The first such block.
+        block: usize,
+    },
+    /// The file cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// Runs the command.
+pub fn run(args: &QuantizeArgs) -> Result<(), Failure> {
+    if args.output.exists() {
+        return Err(QuantizeFailure::OutputExists(args.output.display().to_string()).into());
+    }
+    let files = model::open(Some(&args.input))?;
+    let writer = plan(&files, args).map_err(Failure::from)?;
+    let mut pool = Pool::new(model::threads(args.threads))?;
+    let partial = args.output.with_extension("gguf.partial");
+    let written = write(&writer, &files, &partial, &mut pool)
+        .and_then(|()| fs::rename(&partial, &args.output).map_err(Failure::io(&args.output)));
+    if written.is_err() {
+        // Best effort: the failure itself is what the user needs to read.
+        let _ = fs::remove_file(&partial);
+    }
+    written?;
+    for tensor in writer.tensors() {
+        let from = files.weight(tensor.name()).map_err(QuantizeFailure::from)?.ty;
+        if from != tensor.weight_type() {
+            eprintln!("{:<40} {from} -> {}", tensor.name(), tensor.weight_type());
+        }
+    }
+    Ok(())
+}
+
+/// Metadata and tensors of the new file; nothing is written yet.
+fn plan(files: &ModelFiles, args: &QuantizeArgs) -> Result<GgufWriter, QuantizeFailure> {
+    let mut writer = GgufWriter::new();
+    let (file_type, metadata) = ("general.file_type", files.metadata());
+    for (key, value) in metadata.iter() {
+        let of_file = key == "general.alignment" || key == file_type || key.starts_with("split.");
+        if !of_file {
+            writer.set(key, value)?;
+        }
+    }
+    writer.set(file_type, Value::U32(args.weight_type.file_type()))?;
+    for tensor in files.tensors() {
+        let weight = tensor.weight()?;
+        let ty = target(files, &tensor, weight, args)?;
+        writer.tensor(tensor.name(), ty, tensor.shape())?;
+    }
+    Ok(writer)
+}
+
+/// The type in which a tensor is written.
+fn target(
+    files: &ModelFiles,
+    tensor: &Tensor<'_>,
+    weight: Weight<'_>,
+    args: &QuantizeArgs,
+) -> Result<WeightType, QuantizeFailure> {
+    let name = || tensor.name().to_owned();
+    let wanted = args.weight_type.for_columns(weight.cols);
+    let Some(wanted) = wanted.filter(|wanted| *wanted != weight.ty && is_matrix(tensor)) else { return Ok(weight.ty) };
+    if weight.ty.class() != WeightClass::Float && !args.allow_requantize {
+        return Err(QuantizeFailure::Requantize { name: name(), ty: weight.ty });
+    }
+    let stem = tensor.name().strip_suffix(".weight").unwrap_or(tensor.name());
+    if files.tensor(&format!("{stem}.scale")).or_else(|| files.tensor(&format!("{stem}.weight.scale"))).is_some() {
+        return Err(QuantizeFailure::ScaleBeside { name: name() });
+    }
+    Ok(wanted)
+}
+
+/// Norms, biases and rotary factors have one dimension and stay as they are.
+fn is_matrix(tensor: &Tensor<'_>) -> bool {
+    tensor.shape().len() > 1 && tensor.name().ends_with(".weight")
+}
+
+fn write(writer: &GgufWriter, files: &ModelFiles, path: &Path, pool: &mut Pool) -> Result<(), Failure> {
+    let file = File::create_new(path).map_err(Failure::io(path))?;
+    let mut out = BufWriter::new(file);
+    let mut failure = None;
+    let written = writer.write(&mut out, |planned, data| {
+        let weight = files.weight(planned.name()).map_err(io::Error::other)?;
+        convert(weight, planned.weight_type(), pool, data).unwrap_or_else(|reason| {
+            failure = Some(reason.named(planned.name()));
+            Err(io::Error::other("refused values"))
+        })
+    });
+    if let Some(failure) = failure {
+        return Err(failure.into());
+    }
+    written.map_err(QuantizeFailure::from)?;
+    out.into_inner().map_err(|error| Failure::io(path)(error.into_error()))?.sync_all().map_err(Failure::io(path))
+}
+
+/// Values that a conversion cannot carry over, before the tensor's name is known.
+enum Refused {
+    NotFinite(usize),
+    Values(QuantiseError),
+}
+
+impl Refused {
+    fn named(self, name: &str) -> QuantizeFailure {
+        let name = name.to_owned();
+        match self {
+            Self::NotFinite(block) => QuantizeFailure::NotFinite { name, block },
+            Self::Values(reason) => QuantizeFailure::Values { name, reason },
+        }
+    }
+}
+
+/// Writes `weight` in type `to`. The outer error is the values' fault, the inner one the file's.
+fn convert(
+    weight: Weight<'_>,
+    to: WeightType,
+    pool: &mut Pool,
+    out: &mut dyn Write,
+) -> Result<io::Result<()>, Refused> {
+    if weight.ty == to {
+        return Ok(out.write_all(weight.bytes));
+    }
+    if let Some(block) = first_non_finite(weight.ty, weight.bytes) {
+        return Err(Refused::NotFinite(block));
+    }
+    let (from_bytes, to_bytes) = (weight.bytes.len() / weight.rows, to.row_bytes(weight.cols).expect("planned"));
+    let mut floats: Vec<Vec<f32>> = (0..pool.threads()).map(|_| vec![0.0; weight.cols]).collect();
+    let mut block = vec![0; to_bytes * ROWS_AT_ONCE.min(weight.rows)];
+    let refused = std::sync::Mutex::new(None);
+    for rows in weight.bytes.chunks(from_bytes * ROWS_AT_ONCE) {
+        let block = &mut block[..rows.len() / from_bytes * to_bytes];
+        pool.for_each_chunk_with(&mut floats, block, to_bytes, |floats, row, out| {
+            dequantise_row(weight.ty, &rows[row * from_bytes..][..from_bytes], floats);
+            if let Err(reason) = quantise_row(to, floats, out) {
+                *refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(reason);
+            }
+        });
+        if let Some(reason) = refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
+            return Err(Refused::Values(reason));
+        }
+        if let Err(error) = out.write_all(block) {
+            return Ok(Err(error));
+        }
+    }
+    Ok(Ok(()))
+}
+
+impl QuantizeTo {
+    /// The type for rows of `cols` weights; `None` if no block fits and the tensor stays as it is. Rows that are not whole
+    /// blocks of 256 take the nearest type with blocks of 32.
+    fn for_columns(self, cols: usize) -> Option<WeightType> {
+        let (wanted, fallback) = match self {
+            Self::Q8_0 => (WeightType::Q8_0, WeightType::Q8_0),
+            Self::Q4_0 => (WeightType::Q4_0, WeightType::Q4_0),
+            Self::Q4K => (WeightType::Q4_K, WeightType::Q5_0),
+            Self::Q6K => (WeightType::Q6_K, WeightType::Q8_0),
+        };
+        [wanted, fallback].into_iter().find(|ty| ty.row_bytes(cols).is_some())
+    }
+
+    /// GGUF's number for a file that is mostly of this type.
+    fn file_type(self) -> u32 {
+        match self {
+            Self::Q4_0 => 2,
+            Self::Q8_0 => 7,
+            Self::Q4K => 14,
+            Self::Q6K => 18,
+        }
+    }
+}

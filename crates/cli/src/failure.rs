@@ -1,0 +1,85 @@
+//! What can end a command, and with which exit code.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use muser_engine::{GenerateError, VocabularyLoadError};
+use muser_kernels::pool::PoolError;
+use muser_model::{CacheError, ForwardError, LoadError, StepError};
+use muser_weights::gguf::OpenError;
+
+/// What ended a command.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Wrong use of a flag that the parser cannot see.
+    #[error("{0}")]
+    Usage(String),
+    /// A model file cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A model cannot be run.
+    #[error("cannot run this model: {0}")]
+    Load(#[from] LoadError),
+    /// Its vocabulary cannot be used.
+    #[error("cannot use this model's tokenizer: {0}")]
+    Vocabulary(#[from] VocabularyLoadError),
+    /// No cache can be made.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A request failed.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// A step was refused.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A step failed.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// The system refused threads.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A file cannot be read or written.
+    #[error("{path}: {reason}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// A file's contents are not what they should be.
+    #[error("{path}:{line}: {reason}")]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor cannot be converted.
+    #[error("{0}")]
+    Quantize(#[from] crate::commands::quantize::QuantizeFailure),
+    /// Writing to standard output failed.
+    #[error("standard output: {0}")]
+    Stdout(io::Error),
+}
+
+impl Failure {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Usage(_) => 2,
+            Self::Open(_) | Self::Vocabulary(_) => 3,
+            Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
+            Self::Load(_) => 3,
+            Self::Generate(GenerateError::Step(StepError::Cache(_))) => 4,
+            _ => 1,
+        })
+    }
+
+    /// For `map_err` on files.
+    pub fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |reason| Self::Io { path: path.to_owned(), reason }
+    }
+}

@@ -1,0 +1,48 @@
+//! Opening a model and the machine that runs it.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use muser_kernels::cpu::Kernels;
+use muser_model::{Executor, Model};
+use muser_weights::gguf::ModelFiles;
+
+use crate::failure::Failure;
+use crate::settings::MachineArgs;
+
+/// The model that ships with muser, so that the first command needs no download.
+static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
+
+/// Rows of a prefill step.
+pub const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
+
+/// Opens the model at `path`, or the shipped one.
+pub fn open(path: Option<&Path>) -> Result<Arc<ModelFiles>, Failure> {
+    Ok(Arc::new(match path {
+        Some(path) => ModelFiles::open(path)?,
+        None => ModelFiles::from_bytes(SHIPPED.to_vec())?,
+    }))
+}
+
+/// Loads the model into an executor for steps of up to `rows_max` rows.
+pub fn executor(files: Arc<ModelFiles>, machine: &MachineArgs, rows_max: NonZeroUsize) -> Result<Executor, Failure> {
+    let kernels = match &machine.kernels {
+        None => Kernels::detected(),
+        Some(name) => Kernels::named(name).ok_or_else(|| unknown_kernels(name))?,
+    };
+    let threads = threads(machine.threads);
+    let model = Arc::new(Model::load(files, threads)?);
+    Ok(Executor::new(model, kernels, threads, rows_max)?)
+}
+
+/// The number asked for, or one per core.
+pub fn threads(asked: Option<NonZeroUsize>) -> NonZeroUsize {
+    asked.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+}
+
+fn unknown_kernels(name: &str) -> Failure {
+    let available: Vec<&str> = Kernels::available().iter().map(|kernels| kernels.name).collect();
+    Failure::Usage(format!("kernels {name:?} cannot run here; this CPU can run: {}", available.join(", ")))
+}
