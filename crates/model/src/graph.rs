@@ -139,6 +139,7 @@ impl Pass<'_, '_> {
         let (width, vocab) = (config.hidden, config.vocab);
         let Workspace { hidden, activations, logits, finite, positions, head_rows, .. } = &mut **work;
         let mut wanted = wanted_rows(batch).map(|(sequence, row)| (sequence, row, positions[row]));
+        let mut failed = None;
         loop {
             head_rows.clear();
             head_rows.extend(wanted.by_ref().take(HEAD_ROWS));
@@ -158,10 +159,15 @@ impl Pass<'_, '_> {
             for ((&(sequence, row, position), z), fine) in
                 head_rows.iter().zip(logits.chunks_exact(vocab)).zip(block_finite)
             {
+                // Rows come sequence by sequence. Those behind a bad one depend on it.
+                if failed == Some(sequence) {
+                    continue;
+                }
                 if *fine && finite[row] && (cpu.kernels().rows.all_finite)(z) {
                     on_logits(LogitsRow { sequence, position }, z);
                 } else {
                     finite[row] = false;
+                    failed = Some(sequence);
                 }
             }
         }
@@ -231,12 +237,13 @@ impl HeadPlacement<'_> {
     }
 }
 
-/// Every wanted row of the step: (sequence, row among the step's rows).
+/// Every wanted row of the sequences that have not failed: (sequence, row among the step's rows).
 fn wanted_rows<'a>(batch: &'a [SequenceInput<'_>]) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mut end = 0;
     batch.iter().enumerate().flat_map(move |(sequence, input)| {
         end += input.tokens.len();
-        (end - input.logits_rows()..end).map(move |row| (sequence, row))
+        let rows = if input.outcome.is_ok() { input.logits_rows() } else { 0 };
+        (end - rows..end).map(move |row| (sequence, row))
     })
 }
 
