@@ -57,8 +57,8 @@ impl Executor {
 
     /// Appends each sequence's tokens to its cache and hands every wanted row of logits, `[vocab]`, to `on_logits`.
     ///
-    /// A sequence that meets a NaN or an infinity gets its `outcome` set and keeps its cache as it was; the others are
-    /// not concerned.
+    /// A sequence that meets a NaN or an infinity gets its `outcome` set, keeps its cache as it was, and gets no logits from
+    /// there on (none at all if that was in a layer); the others are not concerned.
     ///
     /// # Errors
     /// [`StepError`] if the step was refused; then no cache has changed.
@@ -110,7 +110,8 @@ impl Executor {
     /// Runs layers `range` alone on `hidden`, `[rows of the step, model width]`, in place. Keys and values of these layers
     /// are stored as pending rows: the caller runs the other layers too (each once, in order), then commits or abandons.
     ///
-    /// The first range of a step begins it: `range.start == 0` opens the pending rows.
+    /// The first range of a step begins it: `range.start == 0` opens the pending rows and resets each `outcome`. Later
+    /// ranges leave an `outcome` that is an error as it is.
     ///
     /// # Errors
     /// [`StepError`] if the step was refused; then no cache has changed.
@@ -131,8 +132,7 @@ impl Executor {
         if range.start == 0 {
             self.begin(batch)?;
         } else {
-            self.check(batch)?;
-            self.start(batch);
+            self.go_on(batch)?;
         }
         self.work.hidden[..want].copy_from_slice(hidden);
         self.pass(batch).layers(range);
@@ -169,15 +169,26 @@ impl Executor {
                 return Err(refused.into());
             }
         }
+        batch.iter_mut().for_each(|input| input.outcome = Ok(()));
         self.start(batch);
         Ok(())
     }
 
-    fn start(&mut self, batch: &mut [SequenceInput<'_>]) {
-        let layout = batch.first().map_or(KvLayout::Q8, |input| input.cache.spec().layout().layout());
-        for input in batch.iter_mut() {
-            input.outcome = Ok(());
+    /// Checks that the step has begun, and sets up its rows again: other steps may have run since.
+    fn go_on(&mut self, batch: &[SequenceInput<'_>]) -> Result<(), StepError> {
+        self.check(batch)?;
+        for input in batch {
+            let (pending, rows) = (input.cache.pending_rows(), input.tokens.len());
+            if pending != rows {
+                return Err(StepError::NotBegun { pending, rows });
+            }
         }
+        self.start(batch);
+        Ok(())
+    }
+
+    fn start(&mut self, batch: &[SequenceInput<'_>]) {
+        let layout = batch.first().map_or(KvLayout::Q8, |input| input.cache.spec().layout().layout());
         self.work.start(batch, layout);
         self.work.extend_angles(self.model.config().context);
     }

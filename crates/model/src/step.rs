@@ -120,6 +120,14 @@ pub enum StepError {
         /// Rows of the step times the model's width.
         want: usize,
     },
+    /// Layers after the first, without the first: their rows are not pending.
+    #[error("{pending} rows are pending, the step has {rows}: a step begins with layer 0")]
+    NotBegun {
+        /// Rows pending in the cache.
+        pending: usize,
+        /// Rows of the step.
+        rows: usize,
+    },
     /// The cache was made for another model.
     #[error("the cache's geometry is not this model's")]
     ForeignCache,
