@@ -67,6 +67,9 @@ impl Executor {
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), StepError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
         self.begin(batch)?;
         let layers = 0..self.model.config().layers.len();
         let mut pass = self.pass(batch);
@@ -92,6 +95,9 @@ impl Executor {
         let layers = self.model.config().layers.len();
         if let Some(&layer) = captured.iter().find(|layer| **layer >= layers) {
             return Err(StepError::NoSuchLayer { layer, layers });
+        }
+        if batch.is_empty() {
+            return Ok(());
         }
         self.begin(batch)?;
         let mut pass = self.pass(batch);
@@ -128,6 +134,9 @@ impl Executor {
         let want = batch.iter().map(|input| input.tokens.len()).sum::<usize>() * width;
         if hidden.len() != want {
             return Err(StepError::HiddenLength { got: hidden.len(), want });
+        }
+        if batch.is_empty() {
+            return Ok(());
         }
         if range.start == 0 {
             self.begin(batch)?;
