@@ -68,6 +68,7 @@ pub(super) struct F16Tile<'a> {
 #[repr(C, align(64))]
 pub(super) struct Line64(pub [f32; PAGE_ROWS]);
 
+/// Attends the job in passes of as many rows as the scratch holds.
 pub(super) fn attend(
     stages: &Stages,
     job: &AttentionJob<'_>,
@@ -75,11 +76,33 @@ pub(super) fn attend(
     out: &mut [f32],
 ) -> Result<(), AttentionError> {
     job.check(out)?;
-    scratch.check(job)?;
+    let rows_per_pass = scratch.rows_per_pass(&job.shape)?;
+    let query_columns = job.shape.query_heads() * job.shape.head_dim();
+    let out_columns = job.shape.heads_per_kv() * job.shape.head_dim();
+    let passes = job.positions.chunks(rows_per_pass).zip(out.chunks_mut(rows_per_pass * out_columns));
+    for (pass, (positions, out)) in passes.enumerate() {
+        let first_row = pass * rows_per_pass;
+        let queries = &job.queries[first_row * query_columns..][..positions.len() * query_columns];
+        let part = AttentionJob { positions, queries, ..*job };
+        attend_pass(stages, &part, scratch, out).map_err(|error| match error {
+            AttentionError::NotFinite { what, row } => AttentionError::NotFinite { what, row: first_row + row },
+            other => other,
+        })?;
+    }
+    Ok(())
+}
+
+fn attend_pass(
+    stages: &Stages,
+    job: &AttentionJob<'_>,
+    scratch: &mut AttentionScratch,
+    out: &mut [f32],
+) -> Result<(), AttentionError> {
     prepare_queries(stages, job, scratch)?;
+    let queries = job.positions.len() * job.shape.heads_per_kv();
+    let lines = queries * job.shape.head_dim() / Line::<f32>::LANES;
     let pages = all_visible_pages(job);
-    let mut segment = pages.start / SEGMENT_PAGES;
-    while segment * SEGMENT_PAGES < pages.end {
+    for segment in pages.start / SEGMENT_PAGES..pages.end.div_ceil(SEGMENT_PAGES) {
         let start = pages.start.max(segment * SEGMENT_PAGES);
         let end = pages.end.min((segment + 1) * SEGMENT_PAGES);
         for index in start..end {
@@ -88,11 +111,8 @@ pub(super) fn attend(
                 visit_page(stages, job, scratch, index, index + 1 == pages.end)?;
             }
         }
-        let queries = job.positions.len() * job.shape.heads_per_kv();
-        let lines = queries * job.shape.head_dim() / Line::<f32>::LANES;
         let (states, total) = (&mut scratch.states[..queries], &mut scratch.total[..lines]);
         (stages.fold)(Segments { states, total, segment: &scratch.segment[..lines] });
-        segment += 1;
     }
     finish(job, scratch, out)
 }

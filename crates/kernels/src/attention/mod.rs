@@ -7,6 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod blocked;
 mod page;
 mod reference;
@@ -92,7 +94,7 @@ impl AttentionKernels {
 /// Twins that this CPU can run, the fastest last.
 #[cfg(target_arch = "x86_64")]
 fn twins() -> impl Iterator<Item = AttentionKernels> {
-    avx2::kernels().into_iter()
+    avx2::kernels().into_iter().chain(avx512::kernels())
 }
 
 /// No twin exists for this architecture.

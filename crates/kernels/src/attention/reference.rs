@@ -80,7 +80,7 @@ pub(super) fn attend(
     out: &mut [f32],
 ) -> Result<(), AttentionError> {
     job.check(out)?;
-    scratch.check(job)?;
+    scratch.rows_per_pass(&job.shape)?;
     let head_dim = job.shape.head_dim();
     let columns = job.shape.heads_per_kv() * head_dim;
     for (row, (out, &position)) in out.chunks_exact_mut(columns).zip(job.positions).enumerate() {

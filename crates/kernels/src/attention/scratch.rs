@@ -1,9 +1,12 @@
 //! Buffers of one thread's attention work, allocated once, and the running sums that they hold.
 
-use super::{AttentionError, AttentionJob, AttentionShape, PAGE_ROWS};
+use super::{AttentionError, AttentionShape, PAGE_ROWS};
 use crate::exp2::pow2;
 
-/// Buffers for jobs of up to a number of rows of one shape, or of any smaller one. One thread uses it at a time.
+/// Queries attended in one pass over the pages, at most: more would push each other out of the second-level cache.
+const QUERIES_PER_PASS: usize = 256;
+
+/// Buffers for jobs of one shape, or of any with smaller heads and groups. One thread uses it at a time.
 #[derive(Debug)]
 pub struct AttentionScratch {
     head_dim_max: usize,
@@ -25,10 +28,12 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Buffers for jobs of up to `rows_max` query rows of `shape`:
-    /// about `10 * rows_max * heads_per_kv * head_dim` bytes, and `256 * head_dim` for a page.
+    /// Buffers for jobs of about `rows_max` query rows of `shape`; jobs of more rows read their pages more than once.
+    ///
+    /// About `10 * head_dim` bytes for each query, of which there are up to 256 at a time, and `256 * head_dim` for a page.
     pub fn new(shape: &AttentionShape, rows_max: usize) -> Self {
-        let (head_dim, queries) = (shape.head_dim(), rows_max * shape.heads_per_kv());
+        let (head_dim, group) = (shape.head_dim(), shape.heads_per_kv());
+        let queries = rows_max.clamp(1, (QUERIES_PER_PASS / group).max(1)) * group;
         Self {
             head_dim_max: head_dim,
             queries_max: queries,
@@ -42,13 +47,14 @@ impl AttentionScratch {
         }
     }
 
-    /// Fails if the job does not fit.
-    pub(super) fn check(&self, job: &AttentionJob<'_>) -> Result<(), AttentionError> {
+    /// How many query rows of `shape` fit, at least one.
+    pub(super) fn rows_per_pass(&self, shape: &AttentionShape) -> Result<usize, AttentionError> {
         let fits = |what, need, have| {
             if need <= have { Ok(()) } else { Err(AttentionError::Length { what, need, have }) }
         };
-        fits("scratch head dimensions", job.shape.head_dim(), self.head_dim_max)?;
-        fits("scratch queries", job.positions.len() * job.shape.heads_per_kv(), self.queries_max)
+        fits("scratch head dimensions", shape.head_dim(), self.head_dim_max)?;
+        fits("scratch queries", shape.heads_per_kv(), self.queries_max)?;
+        Ok(self.queries_max / shape.heads_per_kv())
     }
 }
 

@@ -49,7 +49,13 @@ impl Sequence {
         let shape = self.shape;
         let (row_columns, job_columns) =
             (shape.query_heads() * shape.head_dim(), shape.heads_per_kv() * shape.head_dim());
-        let mut scratch = AttentionScratch::new(&shape, positions.len());
+        // Also with buffers that are larger than the job.
+        let scratch_shape = if positions.len().is_multiple_of(2) {
+            shape
+        } else {
+            AttentionShape::new(shape.query_heads(), shape.kv_heads(), 256).unwrap()
+        };
+        let mut scratch = AttentionScratch::new(&scratch_shape, positions.len());
         let mut all = vec![0.0; positions.len() * row_columns];
         let mut out = vec![0.0; positions.len() * job_columns];
         let page =

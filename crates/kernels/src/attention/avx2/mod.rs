@@ -10,7 +10,7 @@
 //! limit.
 
 mod f16;
-mod q8;
+pub(super) mod q8;
 mod softmax;
 
 use super::blocked::{self, F16Tile, PreparedQuery, Q8Tile, Segments, Stages};
@@ -26,7 +26,7 @@ pub(super) fn kernels() -> Option<AttentionKernels> {
     available.then_some(AttentionKernels { name: "avx2", store_row, attend })
 }
 
-const STAGES: Stages =
+pub(super) const STAGES: Stages =
     Stages { vector: StoreVector { codes: store_codes, halves: store_halves }, prepare, q8_tile, f16_tile, fold };
 
 fn store_row(
@@ -135,7 +135,7 @@ fn store_i32(to: &mut [i32; 8], x: __m256i) {
 /// The first 16 bytes of `x`.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load_bytes16(x: &[u8]) -> __m128i {
+pub(super) fn load_bytes16(x: &[u8]) -> __m128i {
     let x = &x[..16];
     // SAFETY: the slice covers the 16 bytes read.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }

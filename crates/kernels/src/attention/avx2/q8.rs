@@ -44,16 +44,17 @@ pub(super) fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery>
 }
 
 /// One vector's step from floats to codes.
-struct Step {
+pub(in crate::attention) struct Step {
     inverse: f32,
-    scale: f32,
+    /// What one step of a code is worth.
+    pub scale: f32,
 }
 
 impl Step {
     /// `None` if an element is not finite.
     #[target_feature(enable = "avx2,fma")]
     #[inline]
-    fn new(x: &[f32], code_max: f32) -> Option<Self> {
+    pub fn new(x: &[f32], code_max: f32) -> Option<Self> {
         let mut largest = _mm256_setzero_si256();
         for x in x.chunks_exact(8) {
             let bits = _mm256_and_si256(_mm256_castps_si256(load_f32(eight(x))), _mm256_set1_epi32(i32::MAX));
@@ -77,7 +78,7 @@ impl Step {
     /// far from the next half. The conversion rounds to nearest even.
     #[target_feature(enable = "avx2,fma")]
     #[inline]
-    fn sixteen_codes(&self, x: &[f32]) -> __m256i {
+    pub fn sixteen_codes(&self, x: &[f32]) -> __m256i {
         let inverse = _mm256_set1_ps(self.inverse);
         let low = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(eight(x)), inverse));
         let high = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(eight(&x[8..])), inverse));
