@@ -108,7 +108,7 @@ fn attend_pass(
         for index in start..end {
             list_active(job, scratch, index);
             if !scratch.active.is_empty() {
-                visit_page(stages, job, scratch, index, index + 1 == pages.end)?;
+                visit_page(stages, job, scratch, index)?;
             }
         }
         let (states, total) = (&mut scratch.states[..queries], &mut scratch.total[..lines]);
@@ -158,13 +158,13 @@ fn visit_page(
     job: &AttentionJob<'_>,
     scratch: &mut AttentionScratch,
     index: usize,
-    last: bool,
 ) -> Result<(), AttentionError> {
     let head_dim = job.shape.head_dim();
     open_segments(scratch, head_dim);
     let part = head_part(job, index)?;
-    // The next page may be missing if no row sees it, which is not for a hint to report.
-    let next = if last { &[] } else { head_part(job, index + 1).unwrap_or_default() };
+    let sees_next = |&position: &u32| visible_pages(position, job.window).contains(&(index + 1));
+    // A missing page is reported when its turn comes.
+    let next = if job.positions.iter().any(sees_next) { head_part(job, index + 1).unwrap_or_default() } else { &[] };
     match job.layout {
         KvLayout::Q8 => {
             let head = Q8Head::new(part, head_dim);

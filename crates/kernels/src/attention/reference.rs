@@ -235,15 +235,16 @@ fn softmax_of_tile(score: impl Fn(usize) -> f32, scale: f32, visible: Range<usiz
     visible.clone().for_each(|row| t[row] = score(row));
     let t_max = t[visible.clone()].iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     let h = (t_max * scale).ceil();
-    let (slope, shift) = (scale / 64.0, h.mul_add(-1.0 / 64.0, 1.0));
     let mut p = [0f32; PAGE_ROWS];
-    for row in visible.clone() {
+    if !h.is_finite() || !t[visible.clone()].iter().all(|t| t.is_finite()) {
+        return (h, p, f32::NAN);
+    }
+    let (slope, shift) = (scale / 64.0, h.mul_add(-1.0 / 64.0, 1.0));
+    for row in visible {
         let u = t[row].mul_add(slope, shift).clamp(0.0, 1.0);
         p[row] = softmax_weight(u);
     }
-    let finite = h.is_finite() && t[visible].iter().all(|t| t.is_finite());
-    let l = if finite { sum_of_weights(&p) } else { f32::NAN };
-    (h, p, l)
+    (h, p, sum_of_weights(&p))
 }
 
 /// Eight strided sums, then pairwise.

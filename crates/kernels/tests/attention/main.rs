@@ -3,5 +3,6 @@
 mod accuracy;
 mod goldens;
 mod invariance;
+mod refusals;
 mod sequence;
 mod twins;
