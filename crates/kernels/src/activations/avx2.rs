@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::scalar;
-use super::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, QuantisedRow, SMALLEST_MAXIMUM};
+use super::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, SMALLEST_MAXIMUM};
 
 /// Whether this processor has what the AVX2 tables need.
 pub(crate) fn supported() -> bool {
@@ -25,10 +25,22 @@ pub(crate) fn quantise_row(x: &[f32], needs: FormatSet, row: &mut ActivationRow)
 fn quantise(x: &[f32], needs: FormatSet, row: &mut ActivationRow) -> bool {
     let mut largest = 0;
     if needs.contains(ActivationFormat::Int8x256) {
-        largest = largest.max(quantise_groups::<256>(x, &mut row.int8x256));
+        for (values, group) in x.chunks(256).zip(&mut row.int8x256) {
+            let bits = largest_bits(values);
+            largest = largest.max(bits);
+            group.scale = quantise_group(values, bits, &mut group.codes, &mut group.sums16);
+            for (sum, pair) in group.sums32.iter_mut().zip(group.sums16.as_chunks::<2>().0) {
+                *sum = pair[0] + pair[1];
+            }
+        }
     }
     if needs.contains(ActivationFormat::Int8x32) {
-        largest = largest.max(quantise_groups::<32>(x, &mut row.int8x32));
+        for (values, group) in x.chunks(32).zip(&mut row.int8x32) {
+            let bits = largest_bits(values);
+            largest = largest.max(bits);
+            group.scale = quantise_group(values, bits, &mut group.codes, &mut group.sums16);
+            group.sum = f32::from(group.sums16[0] + group.sums16[1]);
+        }
     }
     if needs.contains(ActivationFormat::Float) {
         largest = largest.max(largest_bits(x));
@@ -37,35 +49,31 @@ fn quantise(x: &[f32], needs: FormatSet, row: &mut ActivationRow) -> bool {
     largest < f32::INFINITY.to_bits()
 }
 
-/// Quantises groups of `GROUP` and returns the bits of the largest magnitude, as of an infinity or a NaN if there is one.
+/// Writes the codes of `values`, whose largest magnitude has the bits `largest`, zeros after them, and the sum of each
+/// 16 codes; returns the scale.
+#[inline]
 #[target_feature(enable = "avx2")]
-fn quantise_groups<const GROUP: usize>(x: &[f32], row: &mut QuantisedRow) -> u32 {
-    let mut overall = 0;
-    for (group, values) in x.chunks(GROUP).enumerate() {
-        let largest_bits = largest_bits(values);
-        overall = overall.max(largest_bits);
-        let largest = f32::from_bits(largest_bits);
-        let codes = &mut row.codes[group * GROUP..][..GROUP];
-        let (blocks, rest) = values.as_chunks::<32>();
-        if largest < SMALLEST_MAXIMUM {
-            codes.fill(0);
-            row.scales[group] = 0.0;
-        } else {
-            let inverse = LARGEST_CODE / largest;
-            row.scales[group] = largest / LARGEST_CODE;
-            let (code_blocks, _) = codes.as_chunks_mut::<32>();
-            for (values, codes) in blocks.iter().zip(code_blocks) {
-                quantise_block(values, inverse, codes);
-            }
-            if !rest.is_empty() || blocks.len() * 32 < GROUP {
-                let codes = &mut codes[blocks.len() * 32..];
-                codes.fill(0);
-                scalar::quantise_values(rest, inverse, codes);
-            }
-        }
+fn quantise_group(values: &[f32], largest: u32, codes: &mut [i8], sums16: &mut [i16]) -> f32 {
+    let largest = f32::from_bits(largest);
+    if largest < SMALLEST_MAXIMUM {
+        codes.fill(0);
+        sums16.fill(0);
+        return 0.0;
     }
-    sum_codes(x.len().div_ceil(GROUP) * GROUP, row);
-    overall
+    let inverse = LARGEST_CODE / largest;
+    let (blocks, rest) = values.as_chunks::<32>();
+    let (code_blocks, _) = codes.as_chunks_mut::<32>();
+    let (sum_pairs, _) = sums16.as_chunks_mut::<2>();
+    for ((values, codes), sums) in blocks.iter().zip(code_blocks).zip(sum_pairs) {
+        quantise_block(values, inverse, codes, sums);
+    }
+    if blocks.len() * 32 < codes.len() {
+        let (codes, sums16) = (&mut codes[blocks.len() * 32..], &mut sums16[blocks.len() * 2..]);
+        codes.fill(0);
+        sums16.fill(0);
+        scalar::quantise_values(rest, inverse, codes, sums16);
+    }
+    largest / LARGEST_CODE
 }
 
 /// The largest magnitude as bits: magnitudes order as their bits do, and infinities and NaNs are above all numbers.
@@ -93,7 +101,7 @@ fn largest_bits(values: &[f32]) -> u32 {
 /// `RN(a RN(127 / a))`, which is within two roundings of 127.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn quantise_block(values: &[f32; 32], inverse: f32, codes: &mut [i8; 32]) {
+fn quantise_block(values: &[f32; 32], inverse: f32, codes: &mut [i8; 32], sums: &mut [i16; 2]) {
     let inverse = _mm256_set1_ps(inverse);
     let part = |part: usize| {
         // SAFETY: each part is 8 floats long and the load needs no alignment.
@@ -107,29 +115,15 @@ fn quantise_block(values: &[f32; 32], inverse: f32, codes: &mut [i8; 32]) {
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     let ordered = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
     // SAFETY: `codes` is 32 bytes long and the store needs no alignment.
-    unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), ordered) }
-}
-
-/// The sums that belong to the first `padded` codes.
-#[target_feature(enable = "avx2")]
-fn sum_codes(padded: usize, row: &mut QuantisedRow) {
-    let (blocks, _) = row.codes[..padded].as_chunks::<32>();
-    let (pairs, _) = row.sums16.as_chunks_mut::<2>();
-    let sums32 = row.sums32.iter_mut().zip(&mut row.float_sums32);
-    for ((block, pair), (sum32, float_sum32)) in blocks.iter().zip(pairs).zip(sums32) {
-        // SAFETY: `block` is 32 bytes long and the load needs no alignment.
-        let codes = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
-        // Two, then four, then eight codes per lane.
-        let twos = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
-        let fours = _mm256_madd_epi16(twos, _mm256_set1_epi16(1));
-        let eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
-        let sixteens = _mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b01_00_11_10>(eights));
-        let low = _mm_extract_epi16::<0>(_mm256_castsi256_si128(sixteens));
-        let high = _mm_extract_epi16::<0>(_mm256_extracti128_si256::<1>(sixteens));
-        #[expect(clippy::cast_possible_truncation, reason = "the low half of a sum within 16 * 127")]
-        let [low, high] = [low as i16, high as i16];
-        *pair = [low, high];
-        *sum32 = low + high;
-        *float_sum32 = f32::from(low + high);
-    }
+    unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), ordered) };
+    // Two, then four, then eight, then sixteen codes per lane.
+    let twos = _mm256_maddubs_epi16(_mm256_set1_epi8(1), ordered);
+    let fours = _mm256_madd_epi16(twos, _mm256_set1_epi16(1));
+    let eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32::<0b10_11_00_01>(fours));
+    let sixteens = _mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b01_00_11_10>(eights));
+    let low = _mm_cvtsi128_si32(_mm256_castsi256_si128(sixteens));
+    let high = _mm_cvtsi128_si32(_mm256_extracti128_si256::<1>(sixteens));
+    #[expect(clippy::cast_possible_truncation, reason = "sums within 16 * 127")]
+    let pair = [low as i16, high as i16];
+    *sums = pair;
 }

@@ -5,12 +5,10 @@
 pub(crate) mod avx2;
 pub(crate) mod scalar;
 
-/// Codes in the longest group; every row is padded with zero codes to a multiple of it.
-const PADDING: usize = 256;
 /// Below this largest magnitude a group is all zero: 2^-100.
-pub(crate) const SMALLEST_MAXIMUM: f32 = f32::from_bits((127 - 100) << 23);
+const SMALLEST_MAXIMUM: f32 = f32::from_bits((127 - 100) << 23);
 /// The largest code.
-pub(crate) const LARGEST_CODE: f32 = 127.0;
+const LARGEST_CODE: f32 = 127.0;
 
 /// What a matrix wants its activations as: bits per code and codes per scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,77 +49,57 @@ impl FromIterator<ActivationFormat> for FormatSet {
     }
 }
 
-/// One row as 8-bit codes with a scale per group.
+/// 256 codes with one scale.
 #[derive(Clone, Debug)]
-pub(crate) struct QuantisedRow {
-    /// Codes, zero-padded to a multiple of 256.
-    pub(crate) codes: Vec<i8>,
-    /// One scale per group.
-    pub(crate) scales: Vec<f32>,
+#[repr(C)]
+pub(crate) struct Group256 {
+    /// The codes; zeros after the last value of a short group.
+    pub(crate) codes: [i8; 256],
     /// Sum of each 16 codes, for weights stored with an offset.
-    pub(crate) sums16: Vec<i16>,
-    /// Sum of each 32 codes, for integer mins.
-    pub(crate) sums32: Vec<i16>,
-    /// The same as f32, for float mins.
-    pub(crate) float_sums32: Vec<f32>,
+    pub(crate) sums16: [i16; 16],
+    /// Sum of each 32 codes, for mins.
+    pub(crate) sums32: [i16; 8],
+    /// `dy`.
+    pub(crate) scale: f32,
 }
 
-impl QuantisedRow {
-    fn new(padded: usize, group: usize) -> Self {
-        Self {
-            codes: vec![0; padded],
-            scales: vec![0.0; padded / group],
-            sums16: vec![0; padded / 16],
-            sums32: vec![0; padded / 32],
-            float_sums32: vec![0.0; padded / 32],
-        }
-    }
+/// 32 codes with one scale.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub(crate) struct Group32 {
+    /// The codes; zeros after the last value of a short group.
+    pub(crate) codes: [i8; 32],
+    /// Sum of each 16 codes, for weights stored with an offset.
+    pub(crate) sums16: [i16; 2],
+    /// Sum of all codes, for mins.
+    pub(crate) sum: f32,
+    /// `dy`.
+    pub(crate) scale: f32,
+}
 
-    /// The codes of group `group`, of `N` codes.
-    #[inline]
-    pub(crate) fn group<const N: usize>(&self, group: usize) -> &[i8; N] {
-        &self.codes.as_chunks().0[group]
-    }
+impl Group256 {
+    const ZERO: Self = Self { codes: [0; 256], sums16: [0; 16], sums32: [0; 8], scale: 0.0 };
+}
 
-    /// The sums of 16 codes that belong to group `group`, which has `N` of them.
-    #[inline]
-    pub(crate) fn group_sums16<const N: usize>(&self, group: usize) -> &[i16; N] {
-        &self.sums16.as_chunks().0[group]
-    }
-
-    /// The sums of 32 codes that belong to group `group`, which has `N` of them.
-    #[inline]
-    pub(crate) fn group_sums32<const N: usize>(&self, group: usize) -> &[i16; N] {
-        &self.sums32.as_chunks().0[group]
-    }
-
-    /// Zeros in place of the first `padded` codes and all that belongs to them.
-    fn clear(&mut self, padded: usize) {
-        let group = self.codes.len() / self.scales.len().max(1);
-        self.codes[..padded].fill(0);
-        self.scales[..padded / group.max(1)].fill(0.0);
-        self.sums16[..padded / 16].fill(0);
-        self.sums32[..padded / 32].fill(0);
-        self.float_sums32[..padded / 32].fill(0.0);
-    }
+impl Group32 {
+    const ZERO: Self = Self { codes: [0; 32], sums16: [0; 2], sum: 0.0, scale: 0.0 };
 }
 
 /// One activation row in every format; only those it was last quantised to are meaningful.
 #[derive(Clone, Debug)]
 pub struct ActivationRow {
-    pub(crate) cols: usize,
-    pub(crate) int8x256: QuantisedRow,
-    pub(crate) int8x32: QuantisedRow,
-    pub(crate) floats: Vec<f32>,
+    cols: usize,
+    int8x256: Vec<Group256>,
+    int8x32: Vec<Group32>,
+    floats: Vec<f32>,
 }
 
 impl ActivationRow {
     fn new(cols_max: usize) -> Self {
-        let padded = cols_max.next_multiple_of(PADDING);
         Self {
             cols: cols_max,
-            int8x256: QuantisedRow::new(padded, 256),
-            int8x32: QuantisedRow::new(padded, 32),
+            int8x256: vec![Group256::ZERO; cols_max.div_ceil(256)],
+            int8x32: vec![Group32::ZERO; cols_max.div_ceil(32)],
             floats: vec![0.0; cols_max],
         }
     }
@@ -132,24 +110,16 @@ impl ActivationRow {
     }
 
     /// The codes of `format`, one per value; none for [`ActivationFormat::Float`].
-    pub fn codes(&self, format: ActivationFormat) -> &[i8] {
-        self.quantised(format).map_or(&[], |row| &row.codes[..self.cols])
+    pub fn codes(&self, format: ActivationFormat) -> impl Iterator<Item = i8> {
+        let (long, short) = self.groups(format);
+        let codes = long.iter().flat_map(|group| group.codes).chain(short.iter().flat_map(|group| group.codes));
+        codes.take(self.cols)
     }
 
     /// The scales of `format`, one per group; none for [`ActivationFormat::Float`].
-    pub fn scales(&self, format: ActivationFormat) -> &[f32] {
-        let group = if format == ActivationFormat::Int8x256 { 256 } else { 32 };
-        self.quantised(format).map_or(&[], |row| &row.scales[..self.cols.div_ceil(group)])
-    }
-
-    /// The sum of each 16 codes of `format`; none for [`ActivationFormat::Float`].
-    pub fn sums16(&self, format: ActivationFormat) -> &[i16] {
-        self.quantised(format).map_or(&[], |row| &row.sums16[..self.cols.div_ceil(16)])
-    }
-
-    /// The sum of each 32 codes of `format`; none for [`ActivationFormat::Float`].
-    pub fn sums32(&self, format: ActivationFormat) -> &[i16] {
-        self.quantised(format).map_or(&[], |row| &row.sums32[..self.cols.div_ceil(32)])
+    pub fn scales(&self, format: ActivationFormat) -> impl Iterator<Item = f32> {
+        let (long, short) = self.groups(format);
+        long.iter().map(|group| group.scale).chain(short.iter().map(|group| group.scale))
     }
 
     /// The values, if the row was quantised with [`ActivationFormat::Float`] among its formats.
@@ -157,19 +127,29 @@ impl ActivationRow {
         &self.floats[..self.cols]
     }
 
-    fn quantised(&self, format: ActivationFormat) -> Option<&QuantisedRow> {
+    /// The groups of 256.
+    pub(crate) fn int8x256(&self) -> &[Group256] {
+        &self.int8x256[..self.cols.div_ceil(256)]
+    }
+
+    /// The groups of 32.
+    pub(crate) fn int8x32(&self) -> &[Group32] {
+        &self.int8x32[..self.cols.div_ceil(32)]
+    }
+
+    /// The groups of `format`; those of the other length are none.
+    fn groups(&self, format: ActivationFormat) -> (&[Group256], &[Group32]) {
         match format {
-            ActivationFormat::Int8x256 => Some(&self.int8x256),
-            ActivationFormat::Int8x32 => Some(&self.int8x32),
-            ActivationFormat::Float => None,
+            ActivationFormat::Int8x256 => (self.int8x256(), &[]),
+            ActivationFormat::Int8x32 => (&[], self.int8x32()),
+            ActivationFormat::Float => (&[], &[]),
         }
     }
 
     /// Zeros in every format, for a row that held a NaN or an infinity.
-    pub(crate) fn clear(&mut self) {
-        let padded = self.cols.next_multiple_of(PADDING);
-        self.int8x256.clear(padded);
-        self.int8x32.clear(padded);
+    fn clear(&mut self) {
+        self.int8x256[..self.cols.div_ceil(256)].fill(Group256::ZERO);
+        self.int8x32[..self.cols.div_ceil(32)].fill(Group32::ZERO);
         self.floats[..self.cols].fill(0.0);
     }
 }

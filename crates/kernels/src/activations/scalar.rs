@@ -1,6 +1,6 @@
 //! Rule 2 in portable code.
 
-use super::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, QuantisedRow, SMALLEST_MAXIMUM};
+use super::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, SMALLEST_MAXIMUM};
 
 /// Quantises `x` to every format of `needs`; `false` if it holds a NaN or an infinity, and `row` then holds zeros.
 ///
@@ -13,10 +13,16 @@ pub(crate) fn quantise_row(x: &[f32], needs: FormatSet, row: &mut ActivationRow)
         return false;
     }
     if needs.contains(ActivationFormat::Int8x256) {
-        quantise::<256>(x, &mut row.int8x256);
+        for (values, group) in x.chunks(256).zip(&mut row.int8x256) {
+            group.scale = quantise(values, &mut group.codes, &mut group.sums16);
+            group.sums32 = std::array::from_fn(|j| group.sums16[2 * j] + group.sums16[2 * j + 1]);
+        }
     }
     if needs.contains(ActivationFormat::Int8x32) {
-        quantise::<32>(x, &mut row.int8x32);
+        for (values, group) in x.chunks(32).zip(&mut row.int8x32) {
+            group.scale = quantise(values, &mut group.codes, &mut group.sums16);
+            group.sum = f32::from(group.sums16[0] + group.sums16[1]);
+        }
     }
     if needs.contains(ActivationFormat::Float) {
         row.floats[..x.len()].copy_from_slice(x);
@@ -24,43 +30,25 @@ pub(crate) fn quantise_row(x: &[f32], needs: FormatSet, row: &mut ActivationRow)
     true
 }
 
-/// Groups of `GROUP` values; the padding after a short last group is zero.
-fn quantise<const GROUP: usize>(x: &[f32], row: &mut QuantisedRow) {
-    for (group, values) in x.chunks(GROUP).enumerate() {
-        let codes = &mut row.codes[group * GROUP..][..GROUP];
-        row.scales[group] = quantise_group(values, codes);
-    }
-    sum_codes(x.len().div_ceil(GROUP) * GROUP, row);
-}
-
-/// Writes the codes of `values` and zeros after them, and returns the scale.
-fn quantise_group(values: &[f32], codes: &mut [i8]) -> f32 {
+/// Writes the codes of `values`, zeros after them, and the sum of each 16 codes; returns the scale.
+fn quantise(values: &[f32], codes: &mut [i8], sums16: &mut [i16]) -> f32 {
     let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
     codes.fill(0);
+    sums16.fill(0);
     if largest < SMALLEST_MAXIMUM {
         return 0.0;
     }
-    quantise_values(values, LARGEST_CODE / largest, codes);
+    quantise_values(values, LARGEST_CODE / largest, codes, sums16);
     largest / LARGEST_CODE
 }
 
-/// Writes the codes of `values`; `codes` may go on after them.
-pub(super) fn quantise_values(values: &[f32], inverse: f32, codes: &mut [i8]) {
-    for (code, value) in codes.iter_mut().zip(values) {
+/// Writes the codes of `values` and adds them to the sums, which were zero.
+pub(super) fn quantise_values(values: &[f32], inverse: f32, codes: &mut [i8], sums16: &mut [i16]) {
+    for (k, value) in values.iter().enumerate() {
         let rounded = (value * inverse).round_ties_even().clamp(-LARGEST_CODE, LARGEST_CODE);
         #[expect(clippy::cast_possible_truncation, reason = "an integer within -127..=127")]
         let rounded = rounded as i8;
-        *code = rounded;
-    }
-}
-
-/// The sums that belong to the first `padded` codes.
-fn sum_codes(padded: usize, row: &mut QuantisedRow) {
-    for (sum, codes) in row.sums16.iter_mut().zip(row.codes[..padded].chunks(16)) {
-        *sum = codes.iter().map(|&code| i16::from(code)).sum();
-    }
-    for (block, pair) in row.sums16[..padded / 16].chunks(2).enumerate() {
-        row.sums32[block] = pair.iter().sum();
-        row.float_sums32[block] = f32::from(row.sums32[block]);
+        codes[k] = rounded;
+        sums16[k / 16] += i16::from(rounded);
     }
 }

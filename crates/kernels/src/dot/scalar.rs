@@ -96,20 +96,19 @@ fn integer_unit<F: Format>(
     (x, index): (&ActivationRow, usize),
     lanes: &mut Lanes,
 ) {
-    let x = &x.int8x256;
-    let x_codes = &x.codes[256 * index..][..256];
+    let x = &x.int8x256()[index];
     let mut sums = [0i32; PANEL_ROWS];
     for sub in 0..256 / F::SUB {
         let first = sub * F::SUB % 32;
         let block = &codes[sub * F::SUB / 32][first..first + F::SUB];
-        let products = products::<F>(block, &x_codes[sub * F::SUB..]);
+        let products = products::<F>(block, &x.codes[sub * F::SUB..]);
         for (lane, sum) in sums.iter_mut().enumerate() {
             let scale = unit[F::SUB_SCALES_AT + sub / 2 * HALVES + 2 * lane + sub % 2].cast_signed();
             *sum += i32::from(scale) * products[lane];
         }
     }
     if F::MINS {
-        for (j, &x_sum) in x.sums32[8 * index..][..8].iter().enumerate() {
+        for (j, &x_sum) in x.sums32.iter().enumerate() {
             for (lane, sum) in sums.iter_mut().enumerate() {
                 let at = F::MINS_AT + j / 2 * 2 * HALVES + 4 * lane + j % 2 * 2;
                 *sum += i32::from(i16::from_le_bytes([unit[at], unit[at + 1]])) * i32::from(x_sum);
@@ -119,17 +118,16 @@ fn integer_unit<F: Format>(
     let step = if F::MINS && form.exponent() == 1 { 0.5 } else { 1.0 };
     for (lane, acc) in lanes.iter_mut().enumerate() {
         let d = half_at(unit, 2 * lane) * step;
-        *acc = (d * x.scales[index]).mul_add(to_f32(sums[lane]), *acc);
+        *acc = (d * x.scale).mul_add(to_f32(sums[lane]), *acc);
     }
 }
 
 /// Rule 4: adds group `index` of `x` to `lanes`.
 fn float_unit<F: Format>(unit: &[u8], codes: &BlockCodes, (x, index): (&ActivationRow, usize), lanes: &mut Lanes) {
-    let x = &x.int8x32;
-    let x_codes = &x.codes[32 * index..][..32];
+    let x = &x.int8x32()[index];
     let mut group_sums = [0.0f32; PANEL_ROWS];
     for sub in 0..32 / F::SUB {
-        let products = products::<F>(&codes[sub * F::SUB..][..F::SUB], &x_codes[sub * F::SUB..]);
+        let products = products::<F>(&codes[sub * F::SUB..][..F::SUB], &x.codes[sub * F::SUB..]);
         for (lane, group_sum) in group_sums.iter_mut().enumerate() {
             let at = sub * HALVES + 2 * lane;
             let scale = if F::BRAIN_FLOATS {
@@ -142,9 +140,9 @@ fn float_unit<F: Format>(unit: &[u8], codes: &BlockCodes, (x, index): (&Activati
     }
     for (lane, (acc, group_sum)) in lanes.iter_mut().zip(&mut group_sums).enumerate() {
         if F::MINS {
-            *group_sum = half_at(unit, F::MINS_AT + 2 * lane).mul_add(x.float_sums32[index], *group_sum);
+            *group_sum = half_at(unit, F::MINS_AT + 2 * lane).mul_add(x.sum, *group_sum);
         }
-        *acc = x.scales[index].mul_add(*group_sum, *acc);
+        *acc = x.scale.mul_add(*group_sum, *acc);
     }
 }
 

@@ -4,23 +4,19 @@ use std::arch::x86_64::*;
 
 use super::integer_scales::{chain, load_lanes, store_lanes};
 use super::unpack::{broadcast_sums, load_half};
-use crate::activations::QuantisedRow;
+use crate::activations::Group32;
 use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
-/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens.
+/// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tile<F: Format, const T: usize>(
-    units: &[u8],
-    (x, first_group): (&[&QuantisedRow; T], usize),
-    tile: &mut [Lanes; T],
-) {
+pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group32]; T], tile: &mut [Lanes; T]) {
     let mut acc = array!(t in T, [_mm256_setzero_ps(); 2] => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
-        let group = first_group + index;
+        let x = array!(t in T, &x[0][0] => &x[t][index]);
         let mut group_sums = [[_mm256_setzero_ps(); 2]; T];
         for sub in 0..32 / F::SUB {
-            let sums = sub_block_sums::<F, T>(unit, x, group, sub);
+            let sums = sub_block_sums::<F, T>(unit, &x, sub);
             for half in 0..2 {
                 let scales = widen::<F>(load_half(unit, sub * HALVES + 16 * half));
                 for t in 0..T {
@@ -33,10 +29,10 @@ pub(super) fn tile<F: Format, const T: usize>(
             let mins = if F::MINS { Some(_mm256_cvtph_ps(load_half(unit, F::MINS_AT + 16 * half))) } else { None };
             for t in 0..T {
                 if let Some(mins) = mins {
-                    let sum = _mm256_set1_ps(x[t].float_sums32[group]);
+                    let sum = _mm256_set1_ps(x[t].sum);
                     group_sums[t][half] = _mm256_fmadd_ps(mins, sum, group_sums[t][half]);
                 }
-                let scale = _mm256_set1_ps(x[t].scales[group]);
+                let scale = _mm256_set1_ps(x[t].scale);
                 acc[t][half] = _mm256_fmadd_ps(scale, group_sums[t][half], acc[t][half]);
             }
         }
@@ -49,12 +45,7 @@ pub(super) fn tile<F: Format, const T: usize>(
 /// `P_j` of each row and token for sub-block `sub` of the unit.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sub_block_sums<F: Format, const T: usize>(
-    unit: &[u8],
-    x: &[&QuantisedRow; T],
-    group: usize,
-    sub: usize,
-) -> [[__m256i; 2]; T] {
+fn sub_block_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group32; T], sub: usize) -> [[__m256i; 2]; T] {
     let mut sums = [[_mm256_setzero_si256(); 2]; T];
     if F::OFFSET != 0 {
         // Sums of 16 codes come in pairs; a sub-block of 16 takes one of the two.
@@ -65,11 +56,11 @@ fn sub_block_sums<F: Format, const T: usize>(
             _ => offset << 16,
         });
         for t in 0..T {
-            sums[t] = [_mm256_madd_epi16(offset, broadcast_sums(x[t].group_sums16::<2>(group), 0)); 2];
+            sums[t] = [_mm256_madd_epi16(offset, broadcast_sums(&x[t].sums16, 0)); 2];
         }
     }
     let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
-    let codes = array!(t in T, &[0; 32] => x[t].group::<32>(group));
+    let codes = array!(t in T, &[0; 32] => &x[t].codes);
     let mut done = 0;
     while done < F::SUB / 4 {
         let partial = chain::<F, T>(lines, &codes, sub * F::SUB / 4, done);

@@ -3,31 +3,25 @@
 use std::arch::x86_64::*;
 
 use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
-use crate::activations::QuantisedRow;
+use crate::activations::Group256;
 use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
 /// The two halves of 16 rows.
 type Rows = [__m256i; 2];
 
-/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens;
-/// `step` is `2^-e`.
+/// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit; `step` is `2^-e`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tile<F: Format, const T: usize>(
-    units: &[u8],
-    (x, first_group): (&[&QuantisedRow; T], usize),
-    step: f32,
-    tile: &mut [Lanes; T],
-) {
+pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group256]; T], step: f32, tile: &mut [Lanes; T]) {
     let step = _mm256_set1_ps(if F::MINS { step } else { 1.0 });
     let mut acc = array!(t in T, [_mm256_setzero_ps(); 2] => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
-        let group = first_group + index;
-        let sums = unit_sums::<F, T>(unit, x, group);
+        let x = array!(t in T, &x[0][0] => &x[t][index]);
+        let sums = unit_sums::<F, T>(unit, &x);
         for half in 0..2 {
             let d = _mm256_mul_ps(_mm256_cvtph_ps(load_half(unit, 16 * half)), step);
             for t in 0..T {
-                let scale = _mm256_mul_ps(d, _mm256_set1_ps(x[t].scales[group]));
+                let scale = _mm256_mul_ps(d, _mm256_set1_ps(x[t].scale));
                 acc[t][half] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[t][half]), acc[t][half]);
             }
         }
@@ -40,26 +34,23 @@ pub(super) fn tile<F: Format, const T: usize>(
 /// `I_g` of each row and token.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], group: usize) -> [Rows; T] {
+fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [Rows; T] {
     let zero = _mm256_setzero_si256();
     let mut sums = [[zero; 2]; T];
     if F::MINS {
-        let x_sums = array!(t in T, &[0; 8] => x[t].group_sums32::<8>(group));
         for pair in 0..4 {
             let mins = array!(half in 2, zero => load(unit, F::MINS_AT + pair * 2 * HALVES + HALVES * half));
-            let pairs = array!(t in T, zero => broadcast_sums(x_sums[t], 2 * pair));
+            let pairs = array!(t in T, zero => broadcast_sums(&x[t].sums32, 2 * pair));
             add_pair(&mut sums, mins, pairs);
         }
     }
-    let codes = array!(t in T, &[0; 256] => x[t].group::<256>(group));
-    let x_sums = array!(t in T, &[0; 16] => x[t].group_sums16::<16>(group));
     for pair in 0..128 / F::SUB {
         let scales_at = F::SUB_SCALES_AT + pair * HALVES;
         let scales = array!(half in 2, zero => _mm256_cvtepi8_epi16(load_half(unit, scales_at + HALVES / 2 * half)));
         if F::OFFSET != 0 {
             let offset = _mm256_set1_epi16(-F::OFFSET);
             let scaled = array!(half in 2, zero => _mm256_mullo_epi16(scales[half], offset));
-            let pairs = array!(t in T, zero => broadcast_sums(x_sums[t], 2 * pair));
+            let pairs = array!(t in T, zero => broadcast_sums(&x[t].sums16, 2 * pair));
             add_pair(&mut sums, scaled, pairs);
         }
         for odd in 0..2 {
@@ -67,7 +58,7 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], gro
             let scales = array!(half in 2, zero => duplicate(scales[half], odd));
             let block = sub * F::SUB / 32;
             let lines = &unit[F::CODES_AT + block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            let codes = array!(t in T, &[0; 32] => &codes[t].as_chunks::<32>().0[block]);
+            let codes = array!(t in T, &[0; 32] => &x[t].codes.as_chunks::<32>().0[block]);
             let mut done = 0;
             while done < F::SUB / 4 {
                 let partial = chain::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, done);

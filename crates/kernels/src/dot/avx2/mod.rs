@@ -106,12 +106,13 @@ fn token_tile<F: Format, const T: usize>(
     step: f32,
     tile: &mut [Lanes; T],
 ) {
+    let count = units.len() / F::UNIT_BYTES;
     if F::INTEGER_SCALES {
-        let x = array!(t in T, &x.row(row).int8x256 => &x.row(row + t).int8x256);
-        integer_scales::tile::<F, T>(units, (&x, first_unit), step, tile);
+        let x = array!(t in T, &[][..] => &x.row(row + t).int8x256()[first_unit..first_unit + count]);
+        integer_scales::tile::<F, T>(units, x, step, tile);
     } else {
-        let x = array!(t in T, &x.row(row).int8x32 => &x.row(row + t).int8x32);
-        float_scales::tile::<F, T>(units, (&x, first_unit), tile);
+        let x = array!(t in T, &[][..] => &x.row(row + t).int8x32()[first_unit..first_unit + count]);
+        float_scales::tile::<F, T>(units, x, tile);
     }
 }
 

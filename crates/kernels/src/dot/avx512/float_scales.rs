@@ -4,24 +4,20 @@ use std::arch::x86_64::*;
 
 use super::integer_scales::{load_lanes, store_lanes, sub_block_sums};
 use super::unpack::load_half;
-use crate::activations::QuantisedRow;
+use crate::activations::Group32;
 use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
-/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens.
+/// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn tile<F: Format, const T: usize>(
-    units: &[u8],
-    (x, first_group): (&[&QuantisedRow; T], usize),
-    tile: &mut [Lanes; T],
-) {
+pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group32]; T], tile: &mut [Lanes; T]) {
     let mut acc = array!(t in T, _mm512_setzero_ps() => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
-        let group = first_group + index;
+        let x = array!(t in T, &x[0][0] => &x[t][index]);
         let mut group_sums = [_mm512_setzero_ps(); T];
         let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
-        let codes = array!(t in T, &[0; 32] => x[t].group::<32>(group));
-        let x_sums = array!(t in T, &[0; 2] => x[t].group_sums16::<2>(group));
+        let codes = array!(t in T, &[0; 32] => &x[t].codes);
+        let x_sums = array!(t in T, &[0; 2] => &x[t].sums16);
         for sub in 0..32 / F::SUB {
             let sums = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB / 4, &x_sums);
             let scales = widen::<F>(load_half(unit, sub * HALVES));
@@ -32,11 +28,11 @@ pub(super) fn tile<F: Format, const T: usize>(
         if F::MINS {
             let mins = _mm512_cvtph_ps(load_half(unit, F::MINS_AT));
             for (group_sum, x) in group_sums.iter_mut().zip(x) {
-                *group_sum = _mm512_fmadd_ps(mins, _mm512_set1_ps(x.float_sums32[group]), *group_sum);
+                *group_sum = _mm512_fmadd_ps(mins, _mm512_set1_ps(x.sum), *group_sum);
             }
         }
         for t in 0..T {
-            acc[t] = _mm512_fmadd_ps(_mm512_set1_ps(x[t].scales[group]), group_sums[t], acc[t]);
+            acc[t] = _mm512_fmadd_ps(_mm512_set1_ps(x[t].scale), group_sums[t], acc[t]);
         }
     }
     for (acc, lanes) in acc.into_iter().zip(tile) {

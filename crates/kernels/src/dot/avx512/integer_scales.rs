@@ -3,27 +3,21 @@
 use std::arch::x86_64::*;
 
 use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
-use crate::activations::QuantisedRow;
+use crate::activations::Group256;
 use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES, Raised};
 
-/// Adds the products of `units` with `T` tokens to `tile`. The first unit meets group `first_group` of the tokens;
-/// `step` is `2^-e`.
+/// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit; `step` is `2^-e`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn tile<F: Format, const T: usize>(
-    units: &[u8],
-    (x, first_group): (&[&QuantisedRow; T], usize),
-    step: f32,
-    tile: &mut [Lanes; T],
-) {
+pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group256]; T], step: f32, tile: &mut [Lanes; T]) {
     let step = _mm512_set1_ps(if F::MINS { step } else { 1.0 });
     let mut acc = array!(t in T, _mm512_setzero_ps() => load_lanes(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
-        let group = first_group + index;
-        let sums = unit_sums::<F, T>(unit, x, group);
+        let x = array!(t in T, &x[0][0] => &x[t][index]);
+        let sums = unit_sums::<F, T>(unit, &x);
         let d = _mm512_mul_ps(_mm512_cvtph_ps(load_half(unit, 0)), step);
         for t in 0..T {
-            let scale = _mm512_mul_ps(d, _mm512_set1_ps(x[t].scales[group]));
+            let scale = _mm512_mul_ps(d, _mm512_set1_ps(x[t].scale));
             acc[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sums[t]), acc[t]);
         }
     }
@@ -35,18 +29,16 @@ pub(super) fn tile<F: Format, const T: usize>(
 /// `I_g` of each row and token.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], group: usize) -> [__m512i; T] {
+fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [__m512i; T] {
     let mut sums = [_mm512_setzero_si512(); T];
     if F::MINS {
         for pair in 0..4 {
             let mins = load(unit, F::MINS_AT + pair * 2 * HALVES);
             for (sum, x) in sums.iter_mut().zip(x) {
-                *sum = _mm512_dpwssd_epi32(*sum, mins, broadcast_sums(x.group_sums32::<8>(group), 2 * pair));
+                *sum = _mm512_dpwssd_epi32(*sum, mins, broadcast_sums(&x.sums32, 2 * pair));
             }
         }
     }
-    let codes = array!(t in T, &[0; 256] => x[t].group::<256>(group));
-    let x_sums = array!(t in T, &[0; 16] => x[t].group_sums16::<16>(group));
     for pair in 0..128 / F::SUB {
         // Two i16 scales per lane, of an even and an odd sub-block.
         let scales = _mm512_cvtepi8_epi16(load_half(unit, F::SUB_SCALES_AT + pair * HALVES));
@@ -59,8 +51,8 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&QuantisedRow; T], gro
             let sub = 2 * pair + odd;
             let block = sub * F::SUB / 32;
             let lines = &unit[F::CODES_AT + block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            let codes = array!(t in T, &[0; 32] => &codes[t].as_chunks::<32>().0[block]);
-            let x_sums = array!(t in T, &[0; 2] => &x_sums[t].as_chunks::<2>().0[block]);
+            let codes = array!(t in T, &[0; 32] => &x[t].codes.as_chunks::<32>().0[block]);
+            let x_sums = array!(t in T, &[0; 2] => &x[t].sums16.as_chunks::<2>().0[block]);
             let products = sub_block_sums::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, &x_sums);
             for (sum, product) in sums.iter_mut().zip(products) {
                 *sum = _mm512_add_epi32(*sum, _mm512_mullo_epi32(product, scales));
