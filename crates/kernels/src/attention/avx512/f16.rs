@@ -95,19 +95,26 @@ fn merge_queries<const N: usize>(
 #[inline]
 fn scores_of_sixteen_keys<const N: usize>(keys: &[u8], queries: [&[f32]; N]) -> [__m512; N] {
     let mut sixteenths = [[Line::ZERO_F32; 16]; N];
-    for (i, key) in keys.chunks_exact(keys.len() / 16).enumerate() {
-        let mut sums = [[_mm512_setzero_ps(); 2]; N];
-        for (block, key) in key.chunks_exact(64).enumerate() {
+    // Two keys share each load of a query.
+    let row_bytes = keys.len() / 16;
+    for (i, pair) in keys.chunks_exact(2 * row_bytes).enumerate() {
+        let (one, two) = pair.split_at(row_bytes);
+        let mut sums = [[[_mm512_setzero_ps(); 2]; N]; 2];
+        for (block, (one, two)) in one.chunks_exact(64).zip(two.chunks_exact(64)).enumerate() {
             for half in 0..2 {
-                let key = load_halves(&key[32 * half..]);
+                let keys = [load_halves(&one[32 * half..]), load_halves(&two[32 * half..])];
                 for n in 0..N {
-                    sums[n][half] =
-                        _mm512_fmadd_ps(key, load_f32(&queries[n][32 * block + 16 * half..]), sums[n][half]);
+                    let query = load_f32(&queries[n][32 * block + 16 * half..]);
+                    for k in 0..2 {
+                        sums[k][n][half] = _mm512_fmadd_ps(keys[k], query, sums[k][n][half]);
+                    }
                 }
             }
         }
         for n in 0..N {
-            store_line(&mut sixteenths[n][i], _mm512_add_ps(sums[n][0], sums[n][1]));
+            for k in 0..2 {
+                store_line(&mut sixteenths[n][2 * i + k], _mm512_add_ps(sums[k][n][0], sums[k][n][1]));
+            }
         }
     }
     let mut scores = [_mm512_setzero_ps(); N];

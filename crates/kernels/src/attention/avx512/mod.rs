@@ -5,7 +5,17 @@
 //! queries split into 16 times a signed byte plus a small one; weights are split into 256 times a byte plus a byte, which
 //! are unsigned already.
 //!
-//! Per query and page of head_dim 128 the two products are 512 instructions of 64 multiply-adds: 256 cycles at two a cycle.
+//! Roofline, per query and page of head_dim 128: 512 instructions of 64 multiply-adds, 256 cycles at two a cycle; f16 1024
+//! fused multiply-adds of 16, 512 cycles. Measured as in the AVX2 twin, on the same core:
+//!
+//! | ns                                | q8   | f16  |
+//! |-----------------------------------|------|------|
+//! | prefill, per query and page       | 95   | 239  |
+//! | decode of 1 query, per page       | 720  | 1070 |
+//! | decode of 4 queries, per page     | 930  | 1780 |
+//! | decode of 16 queries, per page    | 1900 | 4500 |
+//!
+//! Decode of up to four q8 queries runs at 60 to 80 % of the core's memory bandwidth.
 
 mod f16;
 mod q8;
