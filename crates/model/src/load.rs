@@ -95,7 +95,8 @@ impl Model {
         let PlannedModel { config, attention_shape, layers, output_norm, head, rope_factors, arena } =
             PlannedModel::read(&files)?;
         let weight_bytes = arena.bytes();
-        let arena = fill(arena, layers.iter().flat_map(Layer::matrices).chain([&head.matrix]), threads)?;
+        let matrices = layers.iter().flat_map(Layer::matrices).chain([&head.matrix]);
+        let arena = fill(&files, arena, matrices, threads)?;
         let mut pack = |planned: Planned<'_>| planned.matrix(&arena);
         let layers = layers.into_iter().map(|layer| layer.map(&mut pack)).collect();
         let head = head.map(&mut pack);
@@ -227,6 +228,7 @@ struct Loader<'a, 'c> {
 
 /// A matrix that is checked but not packed.
 struct Planned<'a> {
+    name: String,
     plan: MatrixPlan,
     raw: &'a [u8],
     range: ArenaRange,
@@ -269,15 +271,19 @@ impl<'a> Loader<'a, '_> {
     fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear<Planned<'a>>, LoadError> {
         let tensor = format!("{name}.weight");
         let weight = self.shaped(&tensor, rows, cols)?;
-        let plan = MatrixPlan::new(weight.ty, rows, cols, weight.bytes)
-            .map_err(|reason| LoadError::Matrix { name: tensor, reason })?;
+        let plan = match MatrixPlan::new(weight.ty, rows, cols, weight.bytes) {
+            Ok(plan) => plan,
+            Err(reason) => return Err(LoadError::Matrix { name: tensor, reason }),
+        };
         let bias = self.optional_vector(&format!("{name}.bias"), rows)?;
         let scale = match self.optional_vector(&format!("{name}.scale"), 1)? {
             Some(scale) => Some(scale),
             None => self.optional_vector(&format!("{name}.weight.scale"), 1)?,
         };
         let range = self.plan.add(plan.bytes());
-        Ok(Linear { matrix: Planned { plan, raw: weight.bytes, range, scale: scale.map(|scale| scale[0]) }, bias })
+        self.files.release(&tensor);
+        let scale = scale.map(|scale| scale[0]);
+        Ok(Linear { matrix: Planned { name: tensor, plan, raw: weight.bytes, range, scale }, bias })
     }
 
     fn optional_linear(
@@ -338,8 +344,10 @@ impl Planned<'_> {
     }
 }
 
-/// Takes the memory of `plan` and packs `matrices`, which were added to it in this order.
+/// Takes the memory of `plan` and packs `matrices`, which were added to it in this order. What has been packed is released,
+/// so that a model's memory is not paid twice.
 fn fill<'a>(
+    files: &ModelFiles,
     plan: ArenaPlan,
     matrices: impl Iterator<Item = &'a Planned<'a>>,
     threads: NonZeroUsize,
@@ -350,6 +358,7 @@ fn fill<'a>(
         pool.for_each_chunk(bytes, planned.plan.panel_bytes(), |_, panel, out| {
             planned.plan.fill_panel(planned.raw, panel, out);
         });
+        files.release(&planned.name);
     }
     Ok(builder.freeze())
 }

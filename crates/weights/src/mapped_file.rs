@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -38,6 +38,12 @@ impl MappedFile {
         Ok(Self { map, modified })
     }
 
+    /// Says that `range` will not be read for a while: its pages leave this process's resident memory and come back from
+    /// the file when touched. Where the system has no such advice nothing happens.
+    pub fn release(&self, range: Range<usize>) {
+        release(&self.map, range);
+    }
+
     /// When the file was last written, as of opening; `None` where the file system does not say.
     pub fn modified(&self) -> Option<SystemTime> {
         self.modified
@@ -52,6 +58,18 @@ impl Deref for MappedFile {
     }
 }
 
+#[cfg(unix)]
+fn release(map: &memmap2::Mmap, range: Range<usize>) {
+    let advice = memmap2::UncheckedAdvice::DontNeed;
+    // SAFETY: the map is shared and read-only, so dropping its pages loses nothing: a later read finds the file's bytes again.
+    let outcome = unsafe { map.unchecked_advise_range(advice, range.start, range.len()) };
+    // Advice that is not taken costs memory and nothing else.
+    let _ = outcome;
+}
+
+#[cfg(not(unix))]
+fn release(_map: &memmap2::Mmap, _range: Range<usize>) {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +80,20 @@ mod tests {
         let path = folder.path().join("model");
         fs::write(&path, b"seven b").unwrap();
         assert_eq!(&MappedFile::open(&path).unwrap()[..], b"seven b");
+    }
+
+    #[test]
+    fn released_bytes_read_as_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let bytes: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(&path, &bytes).unwrap();
+        let file = MappedFile::open(&path).unwrap();
+        assert_eq!(&file[..], bytes);
+        file.release(5000..300_001);
+        assert_eq!(&file[..], bytes);
+        file.release(399_999..usize::MAX);
+        assert_eq!(&file[..], bytes);
     }
 
     #[test]

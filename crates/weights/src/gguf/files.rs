@@ -147,6 +147,19 @@ impl ModelFiles {
         self.tensor(name).ok_or_else(|| TensorError::Missing { name: name.into() })?.weight()
     }
 
+    /// Says that the tensor called `name` will not be read for a while, so that a mapped file does not count as this
+    /// process's memory beside the form that was made of it. The bytes can still be read.
+    pub fn release(&self, name: &str) {
+        let place = self.by_name.binary_search_by(|place| self.at(*place).name().cmp(name));
+        let Ok((shard, _)) = place.map(|index| self.by_name[index]) else { return };
+        let shard = &self.shards[shard as usize];
+        if let (Source::Mapped(map), Some(bytes)) = (&shard.source, self.tensor(name).and_then(|tensor| tensor.bytes()))
+        {
+            let start = bytes.as_ptr().addr() - map.as_ptr().addr();
+            map.release(start..start + bytes.len());
+        }
+    }
+
     /// Every tensor, sorted by name.
     pub fn tensors_by_name(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
         self.by_name.iter().map(|place| self.at(*place))
