@@ -178,3 +178,36 @@ fn rows_that_do_not_fit_are_refused() {
         assert_eq!(store(&good, &[f32::NAN; 32], 5, bytes), value);
     }
 }
+
+#[test]
+fn a_small_scratch_that_saw_a_refused_job_serves_the_next_as_a_new_one_does() {
+    for kernels in AttentionKernels::available() {
+        for layout in LAYOUTS {
+            let (good, queries) = sequence(layout);
+            let (mut damaged, _) = sequence(layout);
+            // Row 20 of page 2, position 148: a value so large that the sums overflow.
+            match layout {
+                KvLayout::Q8 => {
+                    damaged.pages[2][2 * 64 * 32 + 4 * (64 + 20)..][..4].copy_from_slice(&f32::MAX.to_le_bytes());
+                }
+                KvLayout::F16 => damaged.pages[2][2 * (64 + 20) * 32 + 1] = 0x7c,
+            }
+            // One row in a pass, so that the second row is the first of its pass.
+            let mut scratch = AttentionScratch::new(&shape(), 1);
+            let mut attend = |sequence: &Sequence, queries: &[f32]| {
+                let page = |index: usize| sequence.pages.get(index).map(Vec::as_slice);
+                let (kv_head, window, positions) = (0, None, &POSITIONS);
+                let job = AttentionJob { shape: shape(), layout, kv_head, window, page: &page, queries, positions };
+                let mut out = vec![0.0; 128];
+                (kernels.attend)(&job, &mut scratch, &mut out).map(|()| out)
+            };
+            let refused = |row| Err(AttentionError::NotFinite { what: "query row", row });
+            assert_eq!(attend(&damaged, &queries), refused(0), "{}, {layout:?}", kernels.name);
+            let expected = good.attend(&kernels, None, &queries, &POSITIONS);
+            assert_eq!(attend(&good, &queries), expected, "{}, {layout:?}", kernels.name);
+            let mut too_large = queries.clone();
+            too_large[64..].fill(f32::INFINITY);
+            assert_eq!(attend(&good, &too_large), refused(1), "{}, {layout:?}", kernels.name);
+        }
+    }
+}
