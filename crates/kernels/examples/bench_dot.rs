@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use muser_kernels::activations::{ActivationFormat, Activations, FormatSet};
 use muser_kernels::dot::DotKernels;
 use muser_kernels::formats::WeightType;
-use muser_kernels::matrix::{Matrix, PANEL_ROWS};
+use muser_kernels::matrix::{Matrix, MatrixPlan, PANEL_ROWS, Scan};
 
 const ROWS: usize = 2048;
 const COLS: usize = 2048;
@@ -18,10 +18,7 @@ const BUDGET: Duration = Duration::from_millis(300);
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
     println!("{:8} {:7} {:>16} {:>8} {:>16}", "type", "kernels", "1 token GMAC/s", "GB/s", "64 tokens GMAC/s");
-    for ty in WeightType::ALL {
-        if !chosen.is_empty() && !chosen.iter().any(|name| name == ty.name()) {
-            continue;
-        }
+    for ty in chosen_types(&chosen) {
         let matrix = random_matrix(ty);
         for kernels in DotKernels::available() {
             let one = seconds_per_product(kernels, &matrix, 1);
@@ -48,11 +45,20 @@ fn main() {
             println!("quantise {:7} {needs:?}: {:.2} ns per value", kernels.name, seconds * 1e9 / COLS as f64);
         }
     }
-    let raw = random_tensor(WeightType::Q4_K);
-    let start = Instant::now();
-    let matrix = Matrix::packed(WeightType::Q4_K, ROWS, COLS, &raw).expect("a sound tensor");
-    let per_weight = start.elapsed().as_secs_f64() * 1e9 / (ROWS * COLS) as f64;
-    println!("pack {}: {per_weight:.2} ns per weight", matrix.weight_type());
+    for ty in chosen_types(&chosen) {
+        let raw = random_tensor(ty);
+        let weights = (ROWS * COLS) as f64;
+        let scan = best(|| drop(std::hint::black_box(Scan::of(ty, COLS, 0, &raw))));
+        let plan = MatrixPlan::new(ty, ROWS, COLS, &raw).expect("a sound tensor");
+        let mut panel = vec![0; plan.panel_bytes()];
+        let pack = best(|| (0..plan.panels()).for_each(|index| plan.fill_panel(&raw, index, &mut panel)));
+        println!("{:8} scan {:.3}, pack {:.3} ns per weight", ty.name(), scan * 1e9 / weights, pack * 1e9 / weights);
+    }
+}
+
+/// The types named in `names`; all if there are none.
+fn chosen_types(names: &[String]) -> impl Iterator<Item = WeightType> {
+    WeightType::ALL.into_iter().filter(move |ty| names.is_empty() || names.iter().any(|name| name == ty.name()))
 }
 
 fn random_tensor(ty: WeightType) -> Vec<u8> {

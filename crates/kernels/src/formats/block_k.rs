@@ -39,29 +39,34 @@ impl KBlock {
 /// d, dmin, 12 bytes of scales and mins, 128 bytes of nibbles: each 32 bytes hold two sub-blocks, low nibbles first.
 fn decode_q4_k(bytes: &[u8]) -> KBlock {
     let (scales, mins) = six_bit_pairs(&bytes[4..16]);
-    let codes = std::array::from_fn(|k| nibble_of_pair(&bytes[16..], k).cast_signed());
+    let codes = nibbles_of_pairs(&bytes[16..144]);
     KBlock { d: f16_at(bytes, 0), dmin: f16_at(bytes, 2), scales, mins, codes }
 }
 
 /// As `Q4_K`, with 32 bytes of fifth bits before the nibbles: bit `j` of byte `k` belongs to weight `32 j + k`.
 fn decode_q5_k(bytes: &[u8]) -> KBlock {
     let (scales, mins) = six_bit_pairs(&bytes[4..16]);
-    let codes = std::array::from_fn(|k| {
-        let high = bytes[16 + k % 32] >> (k / 32) & 1;
-        (nibble_of_pair(&bytes[48..], k) | high << 4).cast_signed()
-    });
+    let mut codes = nibbles_of_pairs(&bytes[48..176]);
+    for (j, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (code, high) in codes.iter_mut().zip(&bytes[16..48]) {
+            *code |= (high >> j & 1).cast_signed() << 4;
+        }
+    }
     KBlock { d: f16_at(bytes, 0), dmin: f16_at(bytes, 2), scales, mins, codes }
 }
 
 /// 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, d. Each half of the block takes 64 + 32 bytes.
 fn decode_q6_k(bytes: &[u8]) -> KBlock {
-    let codes = std::array::from_fn(|k| {
-        let (half, quarter, i) = (k / 128, k % 128 / 32, k % 32);
-        let low_byte = bytes[half * 64 + quarter % 2 * 32 + i];
-        let low = if quarter < 2 { low_byte & 15 } else { low_byte >> 4 };
-        let high = bytes[128 + half * 32 + i] >> (quarter * 2) & 3;
-        (low | high << 4).cast_signed() - 32
-    });
+    let mut codes = [0; 256];
+    for (block, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (half, quarter) = (block / 4, block % 4);
+        let low_bytes = &bytes[half * 64 + quarter % 2 * 32..][..32];
+        let high_bytes = &bytes[128 + half * 32..][..32];
+        for (code, (low, high)) in codes.iter_mut().zip(low_bytes.iter().zip(high_bytes)) {
+            let low = low >> (quarter / 2 * 4) & 15;
+            *code = (low | (high >> (quarter * 2) & 3) << 4).cast_signed() - 32;
+        }
+    }
     let scales = std::array::from_fn(|j| bytes[192 + j].cast_signed());
     KBlock { d: f16_at(bytes, 208), dmin: 0.0, scales, mins: [0; 16], codes }
 }
@@ -76,17 +81,28 @@ fn decode_iq4_xs(bytes: &[u8]) -> KBlock {
             if high >> (sub * 2) & 1 == 1 { 16 } else { 0 } + if high >> (sub * 2 + 1) & 1 == 1 { 32 } else { 0 };
         (low.cast_signed() | pair) - 32
     });
-    let codes = std::array::from_fn(|k| {
-        let byte = bytes[8 + k / 32 * 16 + k % 16];
-        IQ4_CODEBOOK[usize::from(if k % 32 < 16 { byte & 15 } else { byte >> 4 })]
-    });
+    let mut codes = [0; 256];
+    for (codes, bytes) in codes.as_chunks_mut::<32>().0.iter_mut().zip(bytes[8..136].as_chunks::<16>().0) {
+        let (low, high) = codes.split_at_mut(16);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            *low = IQ4_CODEBOOK[usize::from(byte & 15)];
+            *high = IQ4_CODEBOOK[usize::from(byte >> 4)];
+        }
+    }
     KBlock { d: f16_at(bytes, 0), dmin: 0.0, scales, mins: [0; 16], codes }
 }
 
-/// The code of weight `k` where each 32 bytes hold the low nibbles of one sub-block and the high nibbles of the next.
-fn nibble_of_pair(bytes: &[u8], k: usize) -> u8 {
-    let byte = bytes[k / 64 * 32 + k % 32];
-    if k % 64 < 32 { byte & 15 } else { byte >> 4 }
+/// 128 bytes to 256 codes: each 32 bytes hold 32 codes in their low nibbles and the next 32 in their high nibbles.
+fn nibbles_of_pairs(bytes: &[u8]) -> [i8; 256] {
+    let mut codes = [0; 256];
+    for (codes, bytes) in codes.as_chunks_mut::<64>().0.iter_mut().zip(bytes.as_chunks::<32>().0) {
+        let (low, high) = codes.split_at_mut(32);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            *low = (byte & 15).cast_signed();
+            *high = (byte >> 4).cast_signed();
+        }
+    }
+    codes
 }
 
 /// The 8 six-bit scales and 8 six-bit mins packed into 12 bytes, each repeated for both halves of its 32 weights.

@@ -78,29 +78,52 @@ fn form_of(block: &KBlock) -> Form {
         return Form::General;
     }
     let ratio = min_ratio(block);
-    let (mut half_sum, mut half_largest, mut whole_largest) = (0, 0, 0);
-    for (j, codes) in block.codes.chunks_exact(32).enumerate() {
-        let (scale, min) = (i32::from(block.scales[2 * j]), block.mins[2 * j]);
-        let (half, whole) = (integer_min(ratio, min, 1), integer_min(ratio, min, 0));
-        if whole.abs() > 32767.0 {
-            return Form::General;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "integers of at most 2 * 32767 + 1")]
-        let (half, whole) = (half as i32, whole as i32);
-        for &code in codes {
-            let product = scale * i32::from(code);
-            half_sum += (2 * product - half).abs();
-            half_largest = half_largest.max((2 * product - half).abs());
-            whole_largest = whole_largest.max((product - whole).abs());
-        }
-    }
-    if half_sum <= LIMIT && half_largest <= 2047 {
+    if half_steps_fit(block, ratio) {
         Form::HalfSteps
-    } else if whole_largest <= 32767 {
+    } else if whole_steps_fit(block, ratio) {
         Form::WholeSteps
     } else {
         Form::General
     }
+}
+
+/// Whether `e = 1` keeps every `|w'|` within 2047 and their sum within the limit.
+fn half_steps_fit(block: &KBlock, ratio: f32) -> bool {
+    let mut sum = 0;
+    for (j, codes) in block.codes.as_chunks::<32>().0.iter().enumerate() {
+        let min = integer_min(ratio, block.mins[2 * j], 1);
+        // `2 sc q` is at most 2 * 63 * 31, so beyond this no code brings `|w'|` down to 2047.
+        if min.abs() > 6000.0 {
+            return false;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "an integer of at most 6000")]
+        let min = min as i16;
+        let scale = 2 * i16::from(block.scales[2 * j]);
+        let (mut sub_sum, mut largest) = (0, 0);
+        for &code in codes {
+            let weight = (scale * i16::from(code) - min).abs();
+            sub_sum += i32::from(weight);
+            largest = largest.max(weight);
+        }
+        sum += sub_sum;
+        if largest > 2047 {
+            return false;
+        }
+    }
+    sum <= LIMIT
+}
+
+/// Whether `e = 0` keeps every `|w'|` and every `|M|` within 32767.
+fn whole_steps_fit(block: &KBlock, ratio: f32) -> bool {
+    block.codes.as_chunks::<32>().0.iter().enumerate().all(|(j, codes)| {
+        let min = integer_min(ratio, block.mins[2 * j], 0);
+        if min.abs() > 32767.0 {
+            return false;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "an integer of at most 32767")]
+        let min = min as i32;
+        codes.iter().all(|&code| (i32::from(block.scales[2 * j]) * i32::from(code) - min).abs() <= 32767)
+    })
 }
 
 /// The first block of `row` with a scale, min or float weight that is NaN or infinite.
