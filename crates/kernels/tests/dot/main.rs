@@ -1,5 +1,6 @@
 //! Every instruction set against the definition, bit by bit, for all weight types.
 
+mod golden;
 mod samples;
 
 use muser_kernels::activations::{ActivationFormat, ActivationRow, Activations, FormatSet};
