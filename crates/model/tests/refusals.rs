@@ -1,0 +1,326 @@
+//! Models that cannot be run are refused with the name of what is wrong, before any memory is taken for them.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use allocation_counter::measure;
+use muser_kernels::formats::WeightType;
+use muser_model::{ARCHITECTURES, ConfigError, LoadError, Model, ModelConfig, read_config};
+use muser_weights::gguf::{Gguf, GgufWriter, MetadataError, ModelFiles, TensorError, Value};
+use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
+
+/// `None` takes the key out.
+type Changes<'a> = &'a [(&'a str, Option<Value<'a>>)];
+
+fn spec(architecture: Architecture) -> ModelSpec {
+    ModelSpec {
+        architecture,
+        layers: 2,
+        hidden: 64,
+        query_heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        ffn: 96,
+        vocab: 300,
+        context: 128,
+        rope_base: 10_000.0,
+        seed: 1,
+    }
+}
+
+fn llama() -> Vec<u8> {
+    let options = LlamaOptions { tied_output: false, rope_factors: true, qkv_biases: true };
+    file(&spec(Architecture::Llama(options)))
+}
+
+fn glimmer() -> Vec<u8> {
+    file(&spec(Architecture::MuseGlimmer(GlimmerOptions { window: 32, local_layers: vec![true, false] })))
+}
+
+fn file(spec: &ModelSpec) -> Vec<u8> {
+    generate(spec, Storage { weight_type: &|_| WeightType::F32, quantise: None }).unwrap()
+}
+
+/// The file with other keys, and with the shapes that `shape` gives its tensors; a tensor of no shape is left out.
+fn rewritten(file: &[u8], changes: Changes<'_>, shape: impl Fn(&str, &[u64]) -> Option<Vec<u64>>) -> Vec<u8> {
+    let parsed = Gguf::parse(file).unwrap();
+    let mut writer = GgufWriter::new();
+    for (key, value) in parsed.metadata().iter() {
+        if changes.iter().all(|(changed, _)| *changed != key) {
+            writer.set(key, value).unwrap();
+        }
+    }
+    for (key, value) in changes {
+        value.iter().for_each(|value| writer.set(key, *value).unwrap());
+    }
+    for tensor in parsed.tensors() {
+        if let Some(shape) = shape(tensor.name(), tensor.shape()) {
+            writer.tensor(tensor.name(), tensor.weight().unwrap().ty, &shape).unwrap();
+        }
+    }
+    let mut out = Vec::new();
+    let data = |name: &str| parsed.tensors().find(|tensor| tensor.name() == name).unwrap().bytes().unwrap();
+    writer.write(&mut out, |tensor, out| out.write_all(data(tensor.name()))).unwrap();
+    out
+}
+
+fn with_keys(file: &[u8], changes: Changes<'_>) -> Vec<u8> {
+    rewritten(file, changes, |_, shape| Some(shape.to_vec()))
+}
+
+fn config(file: &[u8], changes: Changes<'_>) -> Result<ModelConfig, ConfigError> {
+    read_config(&Gguf::parse(&with_keys(file, changes)).unwrap().metadata())
+}
+
+fn load(file: Vec<u8>) -> Result<Model, LoadError> {
+    Model::load(Arc::new(ModelFiles::from_bytes(file).unwrap()), NonZeroUsize::MIN)
+}
+
+#[test]
+fn unchanged_files_load() {
+    for file in [llama(), glimmer()] {
+        assert!(config(&file, &[]).is_ok());
+        let model = load(with_keys(&file, &[])).unwrap();
+        assert_eq!(Model::check(model.files()).unwrap(), model.weight_bytes());
+    }
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_with_the_list_of_known_ones() {
+    let refused = config(&llama(), &[("general.architecture", Some(Value::String(b"gpt9")))]).unwrap_err();
+    assert_eq!(refused, ConfigError::UnknownArchitecture { found: "gpt9".into() });
+    let message = refused.to_string();
+    assert!(message.contains("gpt9"), "{message}");
+    for architecture in ARCHITECTURES {
+        assert!(message.contains(architecture.name), "{message}");
+    }
+    let missing = ConfigError::Metadata(MetadataError::Missing { key: "general.architecture".into() });
+    assert_eq!(config(&llama(), &[("general.architecture", None)]), Err(missing));
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    let common = [
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "context_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ];
+    let of_glimmer = [
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "rope.freq_base",
+        "logit_scale",
+        "final_logit_softcapping",
+    ];
+    let llama = (llama(), common.map(|key| format!("llama.{key}")).to_vec());
+    let keys = common.into_iter().chain(of_glimmer).map(|key| format!("muse-glimmer.{key}"));
+    let glimmer = (glimmer(), keys.collect());
+    for (file, keys) in [llama, glimmer] {
+        for key in keys {
+            let refused = config(&file, &[(&key, None)]);
+            assert_eq!(refused, Err(ConfigError::Metadata(MetadataError::Missing { key: key.clone() })));
+        }
+    }
+    let neither = [("llama.vocab_size", None), ("tokenizer.ggml.tokens", None)];
+    let missing = MetadataError::Missing { key: "tokenizer.ggml.tokens".into() };
+    assert_eq!(config(&self::llama(), &neither), Err(ConfigError::Metadata(missing)));
+}
+
+#[test]
+fn keys_that_may_be_missing_have_the_values_of_the_format() {
+    let optional = ["rope.freq_base", "rope.dimension_count", "attention.head_count_kv", "vocab_size"];
+    let keys = optional.map(|key| format!("llama.{key}"));
+    let found = config(&llama(), &keys.each_ref().map(|key| (key.as_str(), None))).unwrap();
+    assert_eq!((found.rope.base, found.rope.rotated, found.kv_heads, found.vocab), (10_000.0, 32, 4, 300));
+    let no_lengths = [("llama.attention.key_length", None), ("llama.attention.value_length", None)];
+    let sixteen = ("llama.rope.dimension_count", Some(Value::U32(16)));
+    assert_eq!(config(&llama(), &[no_lengths[0], no_lengths[1], sixteen]).unwrap().head_dim, 16);
+}
+
+#[test]
+fn counts_of_zero_or_beyond_reason_are_refused_by_key_and_number() {
+    let keys = ["block_count", "embedding_length", "feed_forward_length", "context_length", "vocab_size"];
+    let heads = ["attention.head_count", "attention.head_count_kv", "attention.key_length"];
+    for key in keys.iter().chain(&heads).map(|key| format!("llama.{key}")) {
+        for wrong in [0, u32::MAX] {
+            match config(&llama(), &[(&key, Some(Value::U32(wrong)))]) {
+                Err(ConfigError::OutOfRange { key: named, found, .. }) => {
+                    assert_eq!((named, found), (key.clone(), wrong as usize));
+                }
+                other => panic!("{key} = {wrong}: {other:?}"),
+            }
+        }
+    }
+    for key in ["attention.sliding_window", "attention.sliding_window_pattern"] {
+        let key = format!("muse-glimmer.{key}");
+        let refused = config(&glimmer(), &[(&key, Some(Value::U32(0)))]);
+        assert!(matches!(&refused, Err(ConfigError::OutOfRange { key: k, found: 0, .. }) if *k == key), "{refused:?}");
+    }
+    let wide = config(&llama(), &[("llama.embedding_length", Some(Value::U64(1 << 40)))]);
+    assert!(wide.unwrap_err().to_string().contains("llama.embedding_length"));
+}
+
+#[test]
+fn heads_that_do_not_divide_are_refused() {
+    let refused = config(&llama(), &[("llama.attention.head_count_kv", Some(Value::U32(3)))]).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "llama.attention.head_count = 4 does not go with llama.attention.head_count_kv = 3"
+    );
+    let values = config(&llama(), &[("llama.attention.value_length", Some(Value::U32(16)))]).unwrap_err();
+    assert!(matches!(values, ConfigError::Mismatch { left: 32, right: 16, .. }), "{values}");
+    let odd = config(&glimmer(), &[("muse-glimmer.rope.dimension_count", Some(Value::U32(31)))]).unwrap_err();
+    assert!(matches!(odd, ConfigError::Mismatch { left: 31, right: 32, .. }), "{odd}");
+    let lengths = [
+        ("llama.attention.key_length", None),
+        ("llama.attention.value_length", None),
+        ("llama.embedding_length", Some(Value::U32(66))),
+    ];
+    let uneven = config(&llama(), &lengths).unwrap_err();
+    assert!(matches!(uneven, ConfigError::Mismatch { left: 66, right: 4, .. }), "{uneven}");
+}
+
+#[test]
+fn head_widths_without_kernels_are_refused() {
+    let keys = ["attention.key_length", "attention.value_length", "rope.dimension_count"];
+    for width in [16, 48, 512] {
+        let keys = keys.map(|key| format!("llama.{key}"));
+        let changes = keys.each_ref().map(|key| (key.as_str(), Some(Value::U32(width))));
+        let refused = load(with_keys(&llama(), &changes)).unwrap_err();
+        assert!(matches!(refused, LoadError::Attention(_)), "{refused}");
+        assert!(refused.to_string().contains(&width.to_string()), "{refused}");
+    }
+}
+
+#[test]
+fn settings_that_would_give_wrong_text_are_refused() {
+    let cases = [
+        ("llama.rope.scaling.type", Value::String(b"yarn"), "yarn"),
+        ("llama.rope.scaling.type", Value::String(b"linear"), "linear"),
+        ("llama.rope.scale_linear", Value::F32(4.0), "4"),
+        ("llama.expert_count", Value::U32(8), "8"),
+    ];
+    for (key, value, found) in cases {
+        let refused = config(&llama(), &[(key, Some(value))]).unwrap_err();
+        assert_eq!(refused, ConfigError::UnsupportedSetting { key: key.into(), found: found.into() });
+    }
+    let yarn = config(&glimmer(), &[("muse-glimmer.rope.scaling.type", Some(Value::String(b"yarn")))]);
+    assert!(matches!(yarn, Err(ConfigError::UnsupportedSetting { .. })), "{yarn:?}");
+    // The neutral values of the same keys are fine.
+    let neutral = [
+        ("llama.rope.scaling.type", Some(Value::String(b"none"))),
+        ("llama.rope.scale_linear", Some(Value::F32(1.0))),
+        ("llama.expert_count", Some(Value::U32(0))),
+    ];
+    assert!(config(&llama(), &neutral).is_ok());
+}
+
+#[test]
+fn numbers_that_are_no_numbers_are_refused_by_key() {
+    for key in ["attention.layer_norm_rms_epsilon", "rope.freq_base", "logit_scale", "final_logit_softcapping"] {
+        let key = format!("muse-glimmer.{key}");
+        for wrong in [f32::NAN, f32::INFINITY, -1.0, 0.0] {
+            let refused = config(&glimmer(), &[(&key, Some(Value::F32(wrong)))]);
+            assert!(matches!(&refused, Err(ConfigError::BadFloat { key: k, .. }) if *k == key), "{key} {wrong}");
+        }
+        let text = config(&glimmer(), &[(&key, Some(Value::String(b"1")))]);
+        assert!(matches!(text, Err(ConfigError::Metadata(MetadataError::WrongType { .. }))), "{key}");
+    }
+}
+
+#[test]
+fn a_tensor_of_the_wrong_shape_is_named_with_both_shapes() {
+    let name = "blk.1.ffn_down.weight";
+    let transposed = rewritten(&llama(), &[], |of, shape| {
+        Some(if of == name { shape.iter().rev().copied().collect() } else { shape.to_vec() })
+    });
+    let message = load(transposed).unwrap_err().to_string();
+    assert!(message.contains(name) && message.contains("96 x 64") && message.contains("64 x 96"), "{message}");
+    // The configuration may be what is wrong.
+    let message = load(with_keys(&llama(), &[("llama.vocab_size", Some(Value::U32(299)))])).unwrap_err().to_string();
+    assert!(
+        message.contains("token_embd") && message.contains("300 x 64") && message.contains("299 x 64"),
+        "{message}"
+    );
+    let short = rewritten(&llama(), &[], |of, shape| {
+        Some(if of == "blk.0.attn_norm.weight" { vec![32, 2] } else { shape.to_vec() })
+    });
+    let refused = load(short).unwrap_err();
+    assert!(matches!(&refused, LoadError::Shape { rows: 2, cols: 32, want_rows: 1, want_cols: 64, .. }), "{refused}");
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let needed = [
+        "token_embd.weight",
+        "output_norm.weight",
+        "blk.0.attn_norm.weight",
+        "blk.1.attn_q.weight",
+        "blk.1.attn_k.weight",
+        "blk.0.attn_v.weight",
+        "blk.0.attn_output.weight",
+        "blk.1.ffn_norm.weight",
+        "blk.1.ffn_gate.weight",
+        "blk.0.ffn_up.weight",
+        "blk.0.ffn_down.weight",
+    ];
+    let file = llama();
+    for name in needed {
+        let without = rewritten(&file, &[], |of, shape| (of != name).then(|| shape.to_vec()));
+        match load(without) {
+            Err(LoadError::Tensor(TensorError::Missing { name: named })) => assert_eq!(named, name),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_unsupported_tensor_type_is_refused_by_tensor_and_name() {
+    let mut file = llama();
+    let name = "blk.0.attn_k.weight";
+    let at = file.windows(name.len()).position(|part| part == name.as_bytes()).unwrap() + name.len();
+    // Behind the name: the number of dimensions, two of them, then the type; 24 is I8.
+    file[at + 4 + 16..][..4].copy_from_slice(&24u32.to_le_bytes());
+    let refused = load(file).unwrap_err();
+    assert!(matches!(&refused, LoadError::Tensor(TensorError::Unsupported { name: n, .. }) if n == name), "{refused}");
+    assert!(refused.to_string().contains("I8"), "{refused}");
+}
+
+#[test]
+fn rotary_factors_that_cannot_be_divided_by_are_refused() {
+    let mut file = llama();
+    let (start, len) = {
+        let parsed = Gguf::parse(&file).unwrap();
+        let bytes = parsed.tensor("rope_freqs.weight").unwrap().bytes().unwrap();
+        (bytes.as_ptr().addr() - file.as_ptr().addr(), bytes.len())
+    };
+    file[start..start + len].fill(0);
+    let refused = load(file).unwrap_err();
+    assert!(matches!(refused, LoadError::Rope(_)), "{refused}");
+}
+
+#[test]
+fn absurd_counts_take_no_memory() {
+    let largest = 1 << 24;
+    let cases: [(&str, u32); 7] = [
+        ("llama.block_count", 1 << 12),
+        ("llama.embedding_length", largest),
+        ("llama.feed_forward_length", largest),
+        ("llama.context_length", largest),
+        ("llama.vocab_size", largest),
+        ("llama.attention.head_count", largest),
+        ("llama.block_count", u32::MAX),
+    ];
+    for (key, count) in cases {
+        let files = Arc::new(ModelFiles::from_bytes(with_keys(&llama(), &[(key, Some(Value::U32(count)))])).unwrap());
+        let mut outcome = None;
+        let used = measure(|| outcome = Some(Model::load(files, NonZeroUsize::MIN).map(drop)));
+        // The context alone is no reason to refuse: memory for it is taken when a cache grows.
+        assert_eq!(outcome.unwrap().is_ok(), key == "llama.context_length", "{key} = {count}");
+        // The whole model is about 400 kB.
+        assert!(used.bytes_max < 1 << 20, "{key} = {count}: {used:?}");
+    }
+}
