@@ -1,8 +1,8 @@
 //! Text to token ids and back, for the byte-level BPE vocabularies that GGUF calls `gpt2`.
 //!
 //! The way of a text: special tokens are cut out (`specials`), the rest is cut into words (`split`), each word's bytes
-//! become byte tokens (`byte_alphabet`) which are merged by rank (`merge`). Back: each token has its bytes, and
-//! [`StreamDecoder`] turns a stream of bytes into whole characters.
+//! become byte tokens (`byte_alphabet`) which are merged by rank (`merge`). Back: each token has its bytes
+//! (`token_bytes`), and [`StreamDecoder`] turns a stream of bytes into whole characters.
 //!
 //! This crate reads no files: the caller fills [`VocabularyData`] from wherever the vocabulary is kept.
 
@@ -12,6 +12,7 @@ mod merge;
 mod specials;
 mod split;
 mod stream;
+mod token_bytes;
 mod tokenizer;
 mod vocabulary;
 

@@ -1,10 +1,11 @@
 //! The tokenizer: a checked vocabulary, and the ways from text to ids and from ids to bytes.
 
-use crate::byte_alphabet::{ByteAlphabet, char_of};
+use crate::byte_alphabet::char_of;
 use crate::end_of_generation::end_of_generation_ids;
 use crate::merge::{MergeScratch, MergeTable, NO_TOKEN};
 use crate::specials::SpecialMatcher;
 use crate::split::PreTokenizer;
+use crate::token_bytes::TokenBytes;
 use crate::vocabulary::{self, TokenKind, VocabularyData, VocabularyError};
 use std::collections::HashMap;
 
@@ -49,10 +50,7 @@ pub struct Tokenizer {
     user_defined: SpecialMatcher,
     /// Those and the control and unknown tokens.
     all_specials: SpecialMatcher,
-    /// The bytes of all tokens, one after the other.
-    bytes: Vec<u8>,
-    /// Where each token's bytes end; they start where those of the token before it end.
-    byte_ends: Vec<usize>,
+    bytes: TokenBytes,
 }
 
 impl Tokenizer {
@@ -65,9 +63,9 @@ impl Tokenizer {
         let pre = vocabulary::check_names(&data)?;
         let kinds = vocabulary::check_kinds(&data)?;
         let adds_bos = vocabulary::check_roles(&data, pre)?;
-        let text_ids = vocabulary::text_ids(&data, &kinds);
+        let bytes = TokenBytes::new(&data, &kinds)?;
+        let text_ids = bytes.text_ids(&data, &kinds);
         let merges = vocabulary::merge_table(&data, &text_ids)?;
-        let (bytes, byte_ends) = token_bytes(&data, &kinds)?;
         let specials = |wanted: &[TokenKind]| {
             let tokens = (0u32..).zip(&data.tokens).zip(&kinds).filter(|(_, kind)| wanted.contains(kind));
             SpecialMatcher::new(tokens.map(|((id, text), _)| (text.as_str(), id)))
@@ -83,7 +81,6 @@ impl Tokenizer {
             text_ids,
             merges,
             bytes,
-            byte_ends,
         })
     }
 
@@ -122,11 +119,8 @@ impl Tokenizer {
     /// If the vocabulary has no such token.
     pub fn token_bytes(&self, id: u32, controls: ControlTokens) -> Result<&[u8], TokenOutOfRange> {
         let index = self.index(id)?;
-        if controls == ControlTokens::Hide && !self.kinds[index].is_text() {
-            return Ok(&[]);
-        }
-        let start = if index == 0 { 0 } else { self.byte_ends[index - 1] };
-        Ok(&self.bytes[start..self.byte_ends[index]])
+        let hidden = controls == ControlTokens::Hide && self.kinds[index].steers();
+        Ok(if hidden { &[] } else { self.bytes.of(index) })
     }
 
     /// The bytes of `ids`, one after the other.
@@ -252,38 +246,4 @@ impl Tokenizer {
         let tokens = self.data.tokens.len();
         usize::try_from(id).ok().filter(|index| *index < tokens).ok_or(TokenOutOfRange { id, tokens })
     }
-}
-
-/// The bytes of all tokens, and where each token's end.
-///
-/// Special tokens are spelled as they read. In the others each character spells a byte; a spelling with any other
-/// character in it stands for itself.
-fn token_bytes(data: &VocabularyData, kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<usize>), VocabularyError> {
-    let alphabet = ByteAlphabet::new();
-    let mut bytes = Vec::new();
-    let mut ends = Vec::with_capacity(kinds.len());
-    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(kinds) {
-        match kind {
-            TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined => {
-                bytes.extend_from_slice(text.as_bytes())
-            }
-            TokenKind::Byte => {
-                let byte = byte_token(text);
-                bytes.push(byte.ok_or_else(|| VocabularyError::MalformedByteToken { id, text: text.clone() })?);
-            }
-            TokenKind::Undefined | TokenKind::Normal | TokenKind::Unused => match alphabet.bytes_of(text) {
-                Some(spelled) => bytes.extend_from_slice(&spelled),
-                None => bytes.extend_from_slice(text.as_bytes()),
-            },
-        }
-        ends.push(bytes.len());
-    }
-    Ok((bytes, ends))
-}
-
-/// The byte of a spelling `<0x00>` to `<0xFF>`.
-fn byte_token(text: &str) -> Option<u8> {
-    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    plain.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }

@@ -62,9 +62,9 @@ impl TokenKind {
         all.into_iter().find(|kind| *kind as i32 == value)
     }
 
-    /// Whether plain text may become this token.
-    pub(crate) fn is_text(self) -> bool {
-        !matches!(self, Self::Control | Self::Unknown)
+    /// Whether the token steers the model and is no part of the text that users write and read.
+    pub(crate) fn steers(self) -> bool {
+        matches!(self, Self::Control | Self::Unknown)
     }
 }
 
@@ -228,17 +228,6 @@ pub(crate) fn check_roles(data: &VocabularyData, pre: PreTokenizer) -> Result<bo
         (Some(add), _) => Ok(add),
         (None, bos) => Ok(pre.adds_bos && bos.is_some()),
     }
-}
-
-/// The id of every spelling that plain text may become; of equal spellings the lowest id.
-pub(crate) fn text_ids(data: &VocabularyData, kinds: &[TokenKind]) -> HashMap<String, u32> {
-    let mut ids = HashMap::with_capacity(data.tokens.len());
-    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(kinds) {
-        if kind.is_text() && !text.is_empty() {
-            ids.entry(text.clone()).or_insert(id);
-        }
-    }
-    ids
 }
 
 /// The merges, with every part and result looked up in `text_ids`. Of equal pairs the first counts.

@@ -1,0 +1,81 @@
+//! The bytes that each token stands for.
+
+use crate::byte_alphabet::ByteAlphabet;
+use crate::vocabulary::{TokenKind, VocabularyData, VocabularyError};
+use std::collections::HashMap;
+
+/// The bytes of every token, in one piece.
+pub(crate) struct TokenBytes {
+    bytes: Vec<u8>,
+    /// Where each token's bytes end; they start where those of the token before it end.
+    ends: Vec<usize>,
+}
+
+impl TokenBytes {
+    /// Reads every spelling. Special tokens are spelled as they read. In the others each character spells a byte; a
+    /// spelling with any other character in it stands for itself.
+    pub(crate) fn new(data: &VocabularyData, kinds: &[TokenKind]) -> Result<Self, VocabularyError> {
+        let alphabet = ByteAlphabet::new();
+        let mut bytes = Vec::new();
+        let mut ends = Vec::with_capacity(kinds.len());
+        for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(kinds) {
+            match kind {
+                TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined => {
+                    bytes.extend_from_slice(text.as_bytes());
+                }
+                TokenKind::Byte => {
+                    let byte = byte_token(text);
+                    bytes.push(byte.ok_or_else(|| VocabularyError::MalformedByteToken { id, text: text.clone() })?);
+                }
+                TokenKind::Undefined | TokenKind::Normal | TokenKind::Unused => match alphabet.bytes_of(text) {
+                    Some(spelled) => bytes.extend_from_slice(&spelled),
+                    None => bytes.extend_from_slice(text.as_bytes()),
+                },
+            }
+            ends.push(bytes.len());
+        }
+        Ok(Self { bytes, ends })
+    }
+
+    /// The bytes of the token `index`, which must be in the vocabulary.
+    pub(crate) fn of(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.bytes[start..self.ends[index]]
+    }
+
+    /// The id of every spelling that merging may arrive at; of equal spellings the lowest id.
+    ///
+    /// Text must not become a control or an unknown token this way, nor a token that stands for other bytes than its
+    /// characters spell: what is encoded must decode to itself.
+    pub(crate) fn text_ids(&self, data: &VocabularyData, kinds: &[TokenKind]) -> HashMap<String, u32> {
+        let alphabet = ByteAlphabet::new();
+        let mut ids = HashMap::with_capacity(data.tokens.len());
+        for ((index, text), (id, kind)) in data.tokens.iter().enumerate().zip((0u32..).zip(kinds)) {
+            let spells_its_bytes = || alphabet.bytes_of(text).is_some_and(|spelled| spelled == self.of(index));
+            if !kind.steers() && !text.is_empty() && spells_its_bytes() {
+                ids.entry(text.clone()).or_insert(id);
+            }
+        }
+        ids
+    }
+}
+
+/// The byte of a spelling `<0x00>` to `<0xFF>`.
+fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    plain.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_token_has_two_hexadecimal_digits() {
+        assert_eq!((byte_token("<0x00>"), byte_token("<0xfF>")), (Some(0), Some(255)));
+        for malformed in ["", "<0x>", "<0x0>", "<0x+1>", "<0x000>", "<0xgg>", "0x00", "<0x00", "<0xé>"] {
+            assert_eq!(byte_token(malformed), None, "{malformed:?}");
+        }
+    }
+}
