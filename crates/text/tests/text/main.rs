@@ -1,0 +1,12 @@
+//! Tests of the public API.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod golden;
+mod hostile;
+mod loading;
+mod naive;
+mod properties;
+mod random;
+mod stream;
