@@ -39,12 +39,14 @@ pub struct TokenOutOfRange {
 
 /// A checked vocabulary. It is never changed, so threads may share it.
 pub struct Tokenizer {
+    /// As the caller gave it, but for the merges, which are in a table of their own.
     data: VocabularyData,
     kinds: Vec<TokenKind>,
     pre: PreTokenizer,
     adds_bos: bool,
     end_of_generation: Vec<u32>,
-    text_ids: HashMap<String, u32>,
+    /// The words that are tokens as a whole; empty unless `pre` looks for them.
+    whole_words: HashMap<String, u32>,
     merges: MergeTable,
     /// User-defined tokens, which are always looked for.
     user_defined: SpecialMatcher,
@@ -59,13 +61,14 @@ impl Tokenizer {
     /// # Errors
     ///
     /// See [`VocabularyError`]. Two tokens may be spelled alike: text becomes the lower id, and both decode.
-    pub fn new(data: VocabularyData) -> Result<Self, VocabularyError> {
+    pub fn new(mut data: VocabularyData) -> Result<Self, VocabularyError> {
         let pre = vocabulary::check_names(&data)?;
         let kinds = vocabulary::check_kinds(&data)?;
         let adds_bos = vocabulary::check_roles(&data, pre)?;
         let bytes = TokenBytes::new(&data, &kinds)?;
         let text_ids = bytes.text_ids(&data, &kinds);
         let merges = vocabulary::merge_table(&data, &text_ids)?;
+        data.merges = Vec::new();
         let specials = |wanted: &[TokenKind]| {
             let tokens = (0u32..).zip(&data.tokens).zip(&kinds).filter(|(_, kind)| wanted.contains(kind));
             SpecialMatcher::new(tokens.map(|((id, text), _)| (text.as_str(), id)))
@@ -78,7 +81,7 @@ impl Tokenizer {
             kinds,
             pre,
             adds_bos,
-            text_ids,
+            whole_words: if pre.whole_words_first { text_ids } else { HashMap::new() },
             merges,
             bytes,
         })
@@ -233,7 +236,7 @@ impl Tokenizer {
             if self.pre.whole_words_first {
                 spelling.clear();
                 spelling.extend(word.bytes().map(char_of));
-                if let Some(&id) = self.text_ids.get(&spelling) {
+                if let Some(&id) = self.whole_words.get(&spelling) {
                     ids.push(id);
                     return;
                 }
@@ -245,5 +248,14 @@ impl Tokenizer {
     fn index(&self, id: u32) -> Result<usize, TokenOutOfRange> {
         let tokens = self.data.tokens.len();
         usize::try_from(id).ok().filter(|index| *index < tokens).ok_or(TokenOutOfRange { id, tokens })
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("pre", &self.data.pre)
+            .field("tokens", &self.token_count())
+            .finish_non_exhaustive()
     }
 }

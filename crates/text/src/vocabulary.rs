@@ -244,6 +244,7 @@ pub(crate) fn merge_table(
         }
     }
     let mut merges = HashMap::with_capacity(data.merges.len());
+    let mut joined = String::new();
     for ((index, merge), rank) in data.merges.iter().enumerate().zip(0u32..) {
         let (left, right) =
             merge_parts(merge).ok_or_else(|| VocabularyError::MalformedMerge { index, merge: merge.clone() })?;
@@ -251,7 +252,9 @@ pub(crate) fn merge_table(
             let missing = || VocabularyError::MergeTokenMissing { index, text: text.to_owned() };
             text_ids.get(text).copied().ok_or_else(missing)
         };
-        let result = id_of(&format!("{left}{right}"))?;
+        joined.clear();
+        joined.extend([left, right]);
+        let result = id_of(&joined)?;
         merges.entry((id_of(left)?, id_of(right)?)).or_insert(Merge { rank, result });
     }
     Ok(MergeTable { byte_ids, merges })
