@@ -1,8 +1,8 @@
 //! Checks a vocabulary against golden token ids, whatever their size:
 //! `cargo run --release --example check_goldens -- VOCABULARY.json GOLDENS.json`.
 //!
-//! `scripts/extract_vocabulary.py` writes the first file. Exits with 1 if any text gives other ids, or does not decode to
-//! itself.
+//! `scripts/extract_vocabulary.py` writes the first file. Exits with 1 if any text gives other ids, or does not decode
+//! to itself.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -3,34 +3,27 @@
 //! Bytes that are printable in Latin-1 stand for themselves; the other 68, in order, are U+0100 to U+0143. So a space
 //! is spelled `Ġ` and a newline `Ċ`. Source: Radford et al. 2019 (GPT-2), the published encoder's byte table.
 
-/// How many bytes have no printable Latin-1 character, and so are spelled from U+0100 on.
-const SHIFTED: usize = 68;
+/// The character that spells each byte.
+const SPELLINGS: [char; 256] = spellings();
+
+/// The first character that stands for a byte which is not printable.
+const SHIFTED_FIRST: u32 = 0x100;
 
 /// The character that spells `byte`.
 pub(crate) fn char_of(byte: u8) -> char {
-    if stands_for_itself(byte) {
-        return char::from(byte);
-    }
-    let earlier = (0..byte).filter(|&b| !stands_for_itself(b)).count();
-    // At most 67 bytes come earlier, so this is a character of Latin Extended-A.
-    char::from_u32(0x100 + u32::try_from(earlier).unwrap_or(0)).unwrap_or(char::REPLACEMENT_CHARACTER)
+    SPELLINGS[usize::from(byte)]
 }
 
 /// Reads spellings back. Built once, because going from character to byte needs a table.
 pub(crate) struct ByteAlphabet {
     /// The bytes spelled U+0100, U+0101 and so on.
-    shifted: [u8; SHIFTED],
+    shifted: Vec<u8>,
 }
 
 impl ByteAlphabet {
     /// The alphabet; there is only one.
     pub(crate) fn new() -> Self {
-        let mut shifted = [0; SHIFTED];
-        let unprintable = (0..=u8::MAX).filter(|&b| !stands_for_itself(b));
-        for (slot, byte) in shifted.iter_mut().zip(unprintable) {
-            *slot = byte;
-        }
-        Self { shifted }
+        Self { shifted: (0..=u8::MAX).filter(|&byte| !stands_for_itself(byte)).collect() }
     }
 
     /// The byte that `c` spells, if it spells one.
@@ -38,7 +31,7 @@ impl ByteAlphabet {
         match u8::try_from(u32::from(c)) {
             Ok(byte) => stands_for_itself(byte).then_some(byte),
             Err(_) => {
-                let index = usize::try_from(u32::from(c) - 0x100).ok()?;
+                let index = usize::try_from(u32::from(c) - SHIFTED_FIRST).ok()?;
                 self.shifted.get(index).copied()
             }
         }
@@ -50,7 +43,26 @@ impl ByteAlphabet {
     }
 }
 
-fn stands_for_itself(byte: u8) -> bool {
+const fn spellings() -> [char; 256] {
+    let mut spellings = ['\0'; 256];
+    let mut shifted = SHIFTED_FIRST;
+    let mut byte = 0u8;
+    loop {
+        spellings[byte as usize] = if stands_for_itself(byte) {
+            byte as char
+        } else {
+            shifted += 1;
+            // Evaluated by the compiler, so this would be an error of the build.
+            char::from_u32(shifted - 1).expect("a character of Latin Extended-A")
+        };
+        if byte == u8::MAX {
+            return spellings;
+        }
+        byte += 1;
+    }
+}
+
+const fn stands_for_itself(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 

@@ -1,7 +1,7 @@
 //! Finding special tokens in text: the leftmost first, and of several that start at the same place the longest.
 //!
-//! The spellings are kept sorted. Those that a text starts with are found by narrowing a range of the list byte by byte,
-//! so looking at one place costs at most the length of the longest spelling, which the vocabulary's checks bound.
+//! The spellings are kept sorted. Those that a text starts with are found by narrowing a range of the list byte by
+//! byte, so looking at one place costs at most the length of the longest spelling, which the vocabulary's checks bound.
 
 /// The longest spelling of a special token, in bytes. Real ones stay below 64; a bound keeps a hostile vocabulary from
 /// making every text expensive.

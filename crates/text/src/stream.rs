@@ -1,5 +1,5 @@
-//! Text from tokens that arrive one by one. A character may be spread over several tokens; its bytes are held back until
-//! it is whole, so that no reader sees half of it.
+//! Text from tokens that arrive one by one. A character may be spread over several tokens; its bytes are held back
+//! until it is whole, so that no reader sees half of it.
 
 use crate::tokenizer::{ControlTokens, TokenOutOfRange, Tokenizer};
 

@@ -6,7 +6,8 @@ use crate::specials::SPECIAL_BYTES_MAX;
 use crate::split::{PreTokenizer, pre_tokenizer_names};
 use std::collections::HashMap;
 
-/// A vocabulary, field by field as GGUF names them (`tokenizer.ggml.*`). Plain data: [`crate::Tokenizer::new`] checks it.
+/// A vocabulary, field by field as GGUF names them (`tokenizer.ggml.*`). Plain data, which [`crate::Tokenizer::new`]
+/// checks.
 #[derive(Clone, Debug)]
 pub struct VocabularyData {
     /// `model`: the kind of vocabulary. Only `gpt2` (byte-level BPE) is supported.

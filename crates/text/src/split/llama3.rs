@@ -1,5 +1,6 @@
-//! The words of Llama 3, and of Qwen, which differs in two numbers:
-//! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`.
+//! The words of Llama 3, and of Qwen, which takes one digit at a time and of late counts marks as letters:
+//! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|`
+//! ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`.
 //!
 //! Source: the pattern in the models' published `tokenizer.json`; the first alternative that matches wins. Contractions
 //! ignore the case of ASCII letters only, as llama.cpp does: `ſ` is not an `s` here.
