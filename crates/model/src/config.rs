@@ -23,6 +23,8 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// One entry per layer, in order.
     pub layers: Vec<LayerConfig>,
+    /// What the layers have beyond projections and norms before them.
+    pub parts: LayerParts,
     /// Epsilon of every norm but the post norms.
     pub norm_eps: f32,
     /// Epsilon of the norms after attention and after the feed-forward network, where the architecture has them.
@@ -44,6 +46,33 @@ pub struct LayerConfig {
     pub window: Option<u32>,
     /// Whether queries and keys are rotated; without it the layer has no position embedding (NoPE).
     pub rope: bool,
+}
+
+/// Parts that some architectures have. A file that lacks a required one, or has one that is absent here, is refused: the
+/// graph would compute another model than the one that was trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerParts {
+    /// Biases of queries, keys and values.
+    pub qkv_biases: Part,
+    /// Biases of the other projections.
+    pub other_biases: Part,
+    /// Norms of query and key heads.
+    pub qk_norms: Part,
+    /// The sigmoid gate on attention.
+    pub attention_gate: Part,
+    /// Norms after attention and after the feed-forward network.
+    pub post_norms: Part,
+}
+
+/// Whether an architecture has a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Never.
+    Absent,
+    /// Where the file has it.
+    Optional,
+    /// Always.
+    Required,
 }
 
 /// Rotary position embedding.

@@ -120,7 +120,8 @@ impl Fields {
     }
 }
 
-/// The context is left out: it limits positions, it changes no value.
+/// The context is left out: it limits positions, it changes no value. So are the parts: which of them a model has is a fact
+/// of its tensors.
 fn config_digest(config: &ModelConfig) -> Digest {
     let ModelConfig {
         architecture,
@@ -132,6 +133,7 @@ fn config_digest(config: &ModelConfig) -> Digest {
         kv_heads,
         head_dim,
         layers,
+        parts: _,
         norm_eps,
         post_norm_eps,
         rope,
@@ -177,7 +179,7 @@ fn layout_digest(layout: KvLayout) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{LayerConfig, RopeConfig};
+    use crate::config::{LayerConfig, LayerParts, Part, RopeConfig};
 
     fn config() -> ModelConfig {
         ModelConfig {
@@ -189,6 +191,13 @@ mod tests {
             query_heads: 4,
             kv_heads: 2,
             head_dim: 128,
+            parts: LayerParts {
+                qkv_biases: Part::Absent,
+                other_biases: Part::Absent,
+                qk_norms: Part::Required,
+                attention_gate: Part::Required,
+                post_norms: Part::Required,
+            },
             layers: vec![LayerConfig { window: Some(256), rope: true }, LayerConfig { window: None, rope: false }],
             norm_eps: 1e-5,
             post_norm_eps: 1e-8,

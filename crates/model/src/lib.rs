@@ -11,7 +11,7 @@ mod step;
 mod workspace;
 
 pub use arch::{ARCHITECTURES, Architecture, ConfigError, read_config};
-pub use config::{LayerConfig, ModelConfig, RopeConfig};
+pub use config::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig};
 pub use executor::Executor;
 pub use graph::LogitsRow;
 pub use identity::{ARITHMETIC_VERSION, Component, Identity};

@@ -1,5 +1,6 @@
 //! From a model file to a graph that can run: names to layers, matrices repacked once for the kernels.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use muser_kv::{CacheSpec, KvLayout, LayerSpec, LayoutError, PageLayout, SpecErro
 use muser_weights::gguf::{ModelFiles, TensorError, Weight};
 
 use crate::arch::{ConfigError, read_config};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Part};
 use crate::layer::{Attention, FeedForward, Layer, Linear, Norm};
 
 /// Why a model cannot be run.
@@ -39,6 +40,14 @@ pub enum LoadError {
         want_rows: usize,
         /// Row length asked for.
         want_cols: usize,
+    },
+    /// A tensor that the architecture's graph does not compute: running on without it would give another model's text.
+    #[error("tensor {name:?} is not part of the {architecture} architecture as muser knows it")]
+    UnknownTensor {
+        /// The tensor.
+        name: String,
+        /// The architecture.
+        architecture: &'static str,
     },
     /// A matrix cannot be prepared.
     #[error("tensor {name:?}: {reason}")]
@@ -205,15 +214,16 @@ impl<'a> PlannedModel<'a> {
     fn read(files: &'a ModelFiles) -> Result<Self, LoadError> {
         let config = read_config(&files.metadata())?;
         let attention_shape = AttentionShape::new(config.query_heads, config.kv_heads, config.head_dim)?;
-        let mut loader = Loader { files, config: &config, plan: ArenaPlan::new() };
+        let mut loader = Loader { files, config: &config, plan: ArenaPlan::new(), used: HashSet::new() };
         loader.embedding()?;
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<_, _>>()?;
         let output_norm = loader.norm("output_norm", config.hidden, config.norm_eps)?;
         // Without a head of its own, a model multiplies with its embeddings.
         let head = if files.tensor("output.weight").is_some() { "output" } else { "token_embd" };
-        let head = loader.linear(head, config.vocab, config.hidden)?;
+        let head = loader.linear(head, [config.vocab, config.hidden], Part::Absent)?;
         let rope_factors = loader.optional_vector("rope_freqs.weight", config.rope.rotated / 2)?;
         RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
+        loader.refuse_unknown_tensors()?;
         let arena = loader.plan;
         Ok(Self { config, attention_shape, layers, output_norm, head, rope_factors, arena })
     }
@@ -224,6 +234,8 @@ struct Loader<'a, 'c> {
     files: &'a ModelFiles,
     config: &'c ModelConfig,
     plan: ArenaPlan,
+    /// Names of the tensors that the graph uses.
+    used: HashSet<String>,
 }
 
 /// A matrix that is checked but not packed.
@@ -237,45 +249,67 @@ struct Planned<'a> {
 
 impl<'a> Loader<'a, '_> {
     fn layer(&mut self, index: usize) -> Result<Layer<Planned<'a>>, LoadError> {
-        let config = self.config;
-        let (hidden, query_dim, kv_dim) = (config.hidden, config.query_dim(), config.kv_dim());
-        let (eps, post_eps) = (config.norm_eps, config.post_norm_eps);
+        let ModelConfig { hidden, feed_forward, head_dim, norm_eps: eps, post_norm_eps, parts, .. } = *self.config;
+        let (query_dim, kv_dim) = (self.config.query_dim(), self.config.kv_dim());
         let name = |part: &str| format!("blk.{index}.{part}");
+        let (qkv_biases, biases) = (parts.qkv_biases, parts.other_biases);
         let attention = Attention {
             norm: self.norm(&name("attn_norm"), hidden, eps)?,
-            query: self.linear(&name("attn_q"), query_dim, hidden)?,
-            key: self.linear(&name("attn_k"), kv_dim, hidden)?,
-            value: self.linear(&name("attn_v"), kv_dim, hidden)?,
-            query_norm: self.optional_norm(&name("attn_q_norm"), config.head_dim, eps)?,
-            key_norm: self.optional_norm(&name("attn_k_norm"), config.head_dim, eps)?,
-            gate: self.optional_linear(&name("attn_gate"), query_dim, hidden)?,
-            output: self.linear(&name("attn_output"), hidden, query_dim)?,
-            post_norm: self.optional_norm(&name("post_attention_norm"), hidden, post_eps)?,
+            query: self.linear(&name("attn_q"), [query_dim, hidden], qkv_biases)?,
+            key: self.linear(&name("attn_k"), [kv_dim, hidden], qkv_biases)?,
+            value: self.linear(&name("attn_v"), [kv_dim, hidden], qkv_biases)?,
+            query_norm: self.part(&name("attn_q_norm"), parts.qk_norms, |l, n| l.norm(n, head_dim, eps))?,
+            key_norm: self.part(&name("attn_k_norm"), parts.qk_norms, |l, n| l.norm(n, head_dim, eps))?,
+            gate: self
+                .part(&name("attn_gate"), parts.attention_gate, |l, n| l.linear(n, [query_dim, hidden], biases))?,
+            output: self.linear(&name("attn_output"), [hidden, query_dim], biases)?,
+            post_norm: self
+                .part(&name("post_attention_norm"), parts.post_norms, |l, n| l.norm(n, hidden, post_norm_eps))?,
         };
         let feed_forward = FeedForward {
             norm: self.norm(&name("ffn_norm"), hidden, eps)?,
-            gate: self.linear(&name("ffn_gate"), config.feed_forward, hidden)?,
-            up: self.linear(&name("ffn_up"), config.feed_forward, hidden)?,
-            down: self.linear(&name("ffn_down"), hidden, config.feed_forward)?,
-            post_norm: self.optional_norm(&name("post_ffw_norm"), hidden, post_eps)?,
+            gate: self.linear(&name("ffn_gate"), [feed_forward, hidden], biases)?,
+            up: self.linear(&name("ffn_up"), [feed_forward, hidden], biases)?,
+            down: self.linear(&name("ffn_down"), [hidden, feed_forward], biases)?,
+            post_norm: self.part(&name("post_ffw_norm"), parts.post_norms, |l, n| l.norm(n, hidden, post_norm_eps))?,
         };
-        Ok(Layer { config: config.layers[index], attention, feed_forward })
+        Ok(Layer { config: self.config.layers[index], attention, feed_forward })
     }
 
-    fn embedding(&self) -> Result<(), LoadError> {
+    fn embedding(&mut self) -> Result<(), LoadError> {
         let table = self.shaped(EMBEDDING, self.config.vocab, self.config.hidden)?;
         check_finite(EMBEDDING, table)
     }
 
-    /// The matrix `<name>.weight`, `[rows, cols]`, with its `.bias` and `.scale` where the file has them.
-    fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear<Planned<'a>>, LoadError> {
+    /// What `read` makes of `<name>.weight` and its companions, as far as the architecture and the file have it.
+    fn part<T>(
+        &mut self,
+        name: &str,
+        part: Part,
+        read: impl FnOnce(&mut Self, &str) -> Result<T, LoadError>,
+    ) -> Result<Option<T>, LoadError> {
+        let there = match part {
+            Part::Absent => false,
+            Part::Optional => self.files.tensor(&format!("{name}.weight")).is_some(),
+            Part::Required => true,
+        };
+        there.then(|| read(self, name)).transpose()
+    }
+
+    /// The matrix `<name>.weight`, `[rows, cols]`, with its `.bias` and `.scale` as far as it has them.
+    fn linear(&mut self, name: &str, [rows, cols]: [usize; 2], bias: Part) -> Result<Linear<Planned<'a>>, LoadError> {
         let tensor = format!("{name}.weight");
         let weight = self.shaped(&tensor, rows, cols)?;
         let plan = match MatrixPlan::new(weight.ty, rows, cols, weight.bytes) {
             Ok(plan) => plan,
             Err(reason) => return Err(LoadError::Matrix { name: tensor, reason }),
         };
-        let bias = self.optional_vector(&format!("{name}.bias"), rows)?;
+        let bias_name = format!("{name}.bias");
+        let bias = match bias {
+            Part::Absent => None,
+            Part::Optional => self.optional_vector(&bias_name, rows)?,
+            Part::Required => Some(self.vector(&bias_name, rows)?),
+        };
         let scale = match self.optional_vector(&format!("{name}.scale"), 1)? {
             Some(scale) => Some(scale),
             None => self.optional_vector(&format!("{name}.weight.scale"), 1)?,
@@ -286,31 +320,15 @@ impl<'a> Loader<'a, '_> {
         Ok(Linear { matrix: Planned { name: tensor, plan, raw: weight.bytes, range, scale }, bias })
     }
 
-    fn optional_linear(
-        &mut self,
-        name: &str,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Option<Linear<Planned<'a>>>, LoadError> {
-        match self.files.tensor(&format!("{name}.weight")) {
-            None => Ok(None),
-            Some(_) => self.linear(name, rows, cols).map(Some),
-        }
-    }
-
-    fn norm(&self, name: &str, len: usize, eps: f32) -> Result<Norm, LoadError> {
+    fn norm(&mut self, name: &str, len: usize, eps: f32) -> Result<Norm, LoadError> {
         Ok(Norm { weight: self.vector(&format!("{name}.weight"), len)?, eps })
     }
 
-    fn optional_norm(&self, name: &str, len: usize, eps: f32) -> Result<Option<Norm>, LoadError> {
-        Ok(self.optional_vector(&format!("{name}.weight"), len)?.map(|weight| Norm { weight, eps }))
-    }
-
-    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, LoadError> {
+    fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, LoadError> {
         self.files.tensor(name).map(|_| self.vector(name, len)).transpose()
     }
 
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let tensor = self.shaped(name, 1, len)?;
         check_finite(name, tensor)?;
         let mut values = vec![0.0; len];
@@ -318,8 +336,21 @@ impl<'a> Loader<'a, '_> {
         Ok(values)
     }
 
-    fn shaped(&self, name: &str, rows: usize, cols: usize) -> Result<Weight<'a>, LoadError> {
+    /// Scales of activations are for engines that compute in their type; here they have no effect (`docs/numerics.md`).
+    fn refuse_unknown_tensors(&self) -> Result<(), LoadError> {
+        let known = |name: &str| self.used.contains(name) || name.ends_with(".input_scale");
+        match self.files.tensors().find(|tensor| !known(tensor.name())) {
+            None => Ok(()),
+            Some(tensor) => {
+                let architecture = self.config.architecture;
+                Err(LoadError::UnknownTensor { name: tensor.name().to_owned(), architecture })
+            }
+        }
+    }
+
+    fn shaped(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight<'a>, LoadError> {
         let weight = self.files.weight(name)?;
+        self.used.insert(name.to_owned());
         if (weight.rows, weight.cols) != (rows, cols) {
             let name = name.into();
             return Err(LoadError::Shape {

@@ -3,7 +3,7 @@
 use muser_kernels::formats::WeightType;
 use muser_kernels::rope::RopeStyle;
 use muser_kv::{CacheSpec, KvLayout, LayerSpec, PageLayout};
-use muser_model::{LayerConfig, ModelConfig, RopeConfig, read_config};
+use muser_model::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig, read_config};
 use muser_weights::gguf::HeaderOnly;
 use muser_weights::testing::{glimmer_30b, header};
 
@@ -46,6 +46,13 @@ fn the_header_gives_the_published_configuration() {
         kv_heads: 2,
         head_dim: 128,
         layers: [local, local, local, global].repeat(13),
+        parts: LayerParts {
+            qkv_biases: Part::Absent,
+            other_biases: Part::Absent,
+            qk_norms: Part::Required,
+            attention_gate: Part::Required,
+            post_norms: Part::Required,
+        },
         norm_eps: 1e-5,
         post_norm_eps: 1e-8,
         rope: RopeConfig { base: 500_000.0, rotated: 128, style: RopeStyle::Norm },

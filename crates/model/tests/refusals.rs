@@ -278,6 +278,31 @@ fn a_missing_tensor_is_named() {
 }
 
 #[test]
+fn a_part_that_the_architecture_always_has_is_named_when_it_is_missing() {
+    let file = glimmer();
+    for part in ["attn_gate", "attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"] {
+        let missing = format!("blk.1.{part}.weight");
+        let without = rewritten(&file, &[], |of, shape| (of != missing).then(|| shape.to_vec()));
+        match load(without) {
+            Err(LoadError::Tensor(TensorError::Missing { name })) => assert_eq!(name, missing),
+            other => panic!("{missing}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_tensor_that_the_graph_does_not_compute_is_refused_by_name() {
+    let mut file = llama();
+    let (name, unknown) = ("blk.1.attn_k.bias", "blk.1.attn_z.bias");
+    let at = file.windows(name.len()).position(|part| part == name.as_bytes()).unwrap();
+    file[at..at + name.len()].copy_from_slice(unknown.as_bytes());
+    match load(file) {
+        Err(LoadError::UnknownTensor { name, architecture: "llama" }) => assert_eq!(name, unknown),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn an_unsupported_tensor_type_is_refused_by_tensor_and_name() {
     let mut file = llama();
     let name = "blk.0.attn_k.weight";

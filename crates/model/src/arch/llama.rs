@@ -3,7 +3,7 @@
 use muser_kernels::rope::RopeStyle;
 
 use super::{Architecture, CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX, uniform_layers};
-use crate::config::{ModelConfig, RopeConfig};
+use crate::config::{LayerParts, ModelConfig, Part, RopeConfig};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
 
@@ -31,6 +31,13 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
         kv_heads: heads.kv,
         head_dim: heads.dim,
         layers: uniform_layers(layers),
+        parts: LayerParts {
+            qkv_biases: Part::Optional,
+            other_biases: Part::Optional,
+            qk_norms: Part::Absent,
+            attention_gate: Part::Absent,
+            post_norms: Part::Absent,
+        },
         norm_eps,
         post_norm_eps: norm_eps,
         rope: RopeConfig {

@@ -3,7 +3,7 @@
 use muser_kernels::rope::RopeStyle;
 
 use super::{Architecture, CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX};
-use crate::config::{LayerConfig, ModelConfig, RopeConfig};
+use crate::config::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "muse-glimmer", read };
 
@@ -33,6 +33,13 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
         kv_heads: heads.kv,
         head_dim: heads.dim,
         layers: keys.local_layers(layers)?.into_iter().map(layer).collect(),
+        parts: LayerParts {
+            qkv_biases: Part::Absent,
+            other_biases: Part::Absent,
+            qk_norms: Part::Required,
+            attention_gate: Part::Required,
+            post_norms: Part::Required,
+        },
         norm_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
         post_norm_eps: POST_NORM_EPS,
         rope: RopeConfig { base: keys.positive("rope.freq_base")?, rotated, style: RopeStyle::Norm },
