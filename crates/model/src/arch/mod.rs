@@ -1,11 +1,14 @@
 //! Architectures: each file maps GGUF's keys to a [`ModelConfig`]; the graph is the same for all.
 
+mod dense;
 mod llama;
 mod muse_glimmer;
+mod qwen2;
+mod qwen3;
 
 use muser_weights::gguf::{Metadata, MetadataError, Optional};
 
-use crate::config::{LayerConfig, ModelConfig};
+use crate::config::ModelConfig;
 
 /// An architecture muser can run.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +20,8 @@ pub struct Architecture {
 }
 
 /// Every architecture, by name.
-pub const ARCHITECTURES: [Architecture; 2] = [llama::ARCHITECTURE, muse_glimmer::ARCHITECTURE];
+pub const ARCHITECTURES: [Architecture; 4] =
+    [llama::ARCHITECTURE, muse_glimmer::ARCHITECTURE, qwen2::ARCHITECTURE, qwen3::ARCHITECTURE];
 
 /// Largest value accepted for a width, a count of heads or layers, or a vocabulary: far above any model.
 const COUNT_MAX: usize = 1 << 24;
@@ -174,6 +178,15 @@ impl Keys<'_> {
         }
     }
 
+    /// Refuses experts: some mixtures share their architecture's name with the plain decoder.
+    fn refuse_experts(&self) -> Result<(), ConfigError> {
+        let key = self.key("expert_count");
+        match self.metadata.get(&key).and_then(|value| value.integer()) {
+            None | Some(0) => Ok(()),
+            Some(found) => Err(ConfigError::UnsupportedSetting { key, found: found.to_string() }),
+        }
+    }
+
     /// Heads and their width, checked against each other.
     fn heads(&self, hidden: usize, layers: usize) -> Result<Heads, ConfigError> {
         let query = self.required_uniform_count("attention.head_count", layers)?;
@@ -214,11 +227,6 @@ struct Heads {
     query: usize,
     kv: usize,
     dim: usize,
-}
-
-/// Layers that all see everything and all rotate.
-fn uniform_layers(layers: usize) -> Vec<LayerConfig> {
-    vec![LayerConfig { window: None, rope: true }; layers]
 }
 
 fn in_range(found: usize, max: usize, key: String) -> Result<usize, ConfigError> {

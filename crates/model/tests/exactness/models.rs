@@ -47,8 +47,9 @@ const fn mix(
     WeightMix { name, weight_type, quantise, hidden, feed_forward, query_heads }
 }
 
-/// The names of [`llama`]'s and [`glimmer`]'s options that the covering array goes through.
-pub const ARCHITECTURES: [&str; 3] = ["muse-glimmer", "llama, tied, rotary factors", "llama, biases"];
+/// The architectures, with their options, that the covering array goes through.
+pub const ARCHITECTURES: [&str; 5] =
+    ["muse-glimmer", "llama, tied, rotary factors", "llama, biases", "qwen2, tied", "qwen3"];
 
 const VOCAB: u32 = 301;
 
@@ -57,7 +58,9 @@ pub fn of_architecture(architecture: usize, mix: &WeightMix, context: u32) -> Ar
     match architecture {
         0 => glimmer(mix, 100, &[true, false], context),
         1 => llama(mix, LlamaOptions { tied_output: true, rope_factors: true, qkv_biases: false }, 2, context),
-        _ => llama(mix, LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true }, 2, context),
+        2 => llama(mix, LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true }, 2, context),
+        3 => load(generated(&spec(mix, Architecture::Qwen2 { tied_output: true }, 2, context), mix)),
+        _ => load(generated(&spec(mix, Architecture::Qwen3 { tied_output: false }, 2, context), mix)),
     }
 }
 

@@ -36,6 +36,16 @@ pub enum Architecture {
     Llama(LlamaOptions),
     /// `muse-glimmer`.
     MuseGlimmer(GlimmerOptions),
+    /// `qwen2`, with the embeddings as output head if `tied_output`.
+    Qwen2 {
+        /// Whether `output.weight` is absent.
+        tied_output: bool,
+    },
+    /// `qwen3`, with the embeddings as output head if `tied_output`.
+    Qwen3 {
+        /// Whether `output.weight` is absent.
+        tied_output: bool,
+    },
 }
 
 /// What a `llama` file may or may not have.
@@ -69,6 +79,26 @@ impl ModelSpec {
         match self.architecture {
             Architecture::Llama(_) => "llama",
             Architecture::MuseGlimmer(_) => "muse-glimmer",
+            Architecture::Qwen2 { .. } => "qwen2",
+            Architecture::Qwen3 { .. } => "qwen3",
+        }
+    }
+
+    /// Whether queries, keys and values have biases.
+    pub(super) fn qkv_biases(&self) -> bool {
+        match self.architecture {
+            Architecture::Llama(options) => options.qkv_biases,
+            Architecture::Qwen2 { .. } => true,
+            Architecture::MuseGlimmer(_) | Architecture::Qwen3 { .. } => false,
+        }
+    }
+
+    /// Whether the embeddings serve as output head.
+    pub(super) fn tied_output(&self) -> bool {
+        match self.architecture {
+            Architecture::Llama(LlamaOptions { tied_output, .. }) => tied_output,
+            Architecture::Qwen2 { tied_output } | Architecture::Qwen3 { tied_output } => tied_output,
+            Architecture::MuseGlimmer(_) => false,
         }
     }
 

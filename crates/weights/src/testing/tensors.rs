@@ -129,24 +129,15 @@ fn plan(spec: &ModelSpec, storage: Storage) -> Result<GgufWriter, GenerateError>
     let (hidden, vocab) = (spec.hidden, spec.vocab);
     tensors.matrix("token_embd.weight", hidden, vocab)?;
     tensors.vector("output_norm.weight", hidden)?;
-    let glimmer = match spec.architecture {
-        Architecture::Llama(LlamaOptions { tied_output, rope_factors, .. }) => {
-            if rope_factors {
-                tensors.vector("rope_freqs.weight", spec.head_dim / 2)?;
-            }
-            if !tied_output {
-                tensors.matrix("output.weight", hidden, vocab)?;
-            }
-            false
-        }
-        Architecture::MuseGlimmer(_) => {
-            tensors.matrix("output.weight", hidden, vocab)?;
-            true
-        }
-    };
+    if matches!(spec.architecture, Architecture::Llama(LlamaOptions { rope_factors: true, .. })) {
+        tensors.vector("rope_freqs.weight", spec.head_dim / 2)?;
+    }
+    if !spec.tied_output() {
+        tensors.matrix("output.weight", hidden, vocab)?;
+    }
     for layer in 0..spec.layers {
         tensors.layer(spec, layer)?;
-        if glimmer {
+        if matches!(spec.architecture, Architecture::MuseGlimmer(_)) {
             tensors.glimmer_layer(spec, layer)?;
         }
     }
@@ -169,9 +160,13 @@ impl Tensors<'_> {
         self.vector(&name("attn_norm.weight"), hidden)?;
         for (part, rows) in [("attn_q", queries), ("attn_k", keys), ("attn_v", keys)] {
             self.matrix(&name(&format!("{part}.weight")), hidden, rows)?;
-            if matches!(spec.architecture, Architecture::Llama(LlamaOptions { qkv_biases: true, .. })) {
+            if spec.qkv_biases() {
                 self.vector(&name(&format!("{part}.bias")), rows)?;
             }
+        }
+        if matches!(spec.architecture, Architecture::Qwen3 { .. }) {
+            self.vector(&name("attn_q_norm.weight"), spec.head_dim)?;
+            self.vector(&name("attn_k_norm.weight"), spec.head_dim)?;
         }
         self.matrix(&name("attn_output.weight"), queries, hidden)?;
         self.vector(&name("ffn_norm.weight"), hidden)?;
@@ -201,7 +196,7 @@ impl Tensors<'_> {
 
 /// Writes the data of one tensor, row by row.
 fn write_random(spec: &ModelSpec, storage: Storage, tensor: &PlannedTensor, out: &mut dyn Write) -> io::Result<()> {
-    let values = values_of(tensor.name());
+    let values = values_of(&spec.architecture, tensor.name());
     let mut random = Random::for_tensor(spec.seed, tensor.name());
     let cols = usize::try_from(tensor.shape()[0]).map_err(io::Error::other)?;
     let rows: u64 = tensor.shape()[1..].iter().product();
@@ -233,12 +228,13 @@ fn write_random(spec: &ModelSpec, storage: Storage, tensor: &PlannedTensor, out:
     Ok(())
 }
 
-fn values_of(name: &str) -> Values {
+fn values_of(architecture: &Architecture, name: &str) -> Values {
+    let glimmer = matches!(architecture, Architecture::MuseGlimmer(_));
     match name {
         "rope_freqs.weight" => Values::RopeFactors,
-        // The factor on the queries that the architecture folds into their norm.
-        _ if name.ends_with("attn_q_norm.weight") => Values::Constant(3.87),
-        _ if name.ends_with("attn_k_norm.weight") => Values::Constant(1.0),
+        // The factor on the queries that this architecture folds into their norm.
+        _ if glimmer && name.ends_with("attn_q_norm.weight") => Values::Constant(3.87),
+        _ if glimmer && name.ends_with("attn_k_norm.weight") => Values::Constant(1.0),
         _ if name.ends_with("norm.weight") => Values::Norm,
         _ if name.ends_with(".bias") => Values::Bias,
         _ => Values::Matrix,

@@ -1,0 +1,40 @@
+//! Writes a small random model as a GGUF file, for comparing with other engines:
+//! `write_random_model llama|llama-biases|muse-glimmer|qwen2|qwen3 OUT.gguf`. Matrices are F16, so that an engine that
+//! computes in f32 shows the graph and nothing else.
+
+use std::error::Error;
+use std::fs;
+
+use muser_kernels::formats::WeightType;
+use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (Some(name), Some(out)) = (args.next(), args.next()) else { return Err("two arguments are needed".into()) };
+    let llama = |qkv_biases: bool| LlamaOptions { tied_output: !qkv_biases, rope_factors: !qkv_biases, qkv_biases };
+    let architecture = match name.as_str() {
+        "llama" => Architecture::Llama(llama(false)),
+        "llama-biases" => Architecture::Llama(llama(true)),
+        "muse-glimmer" => {
+            Architecture::MuseGlimmer(GlimmerOptions { window: 32, local_layers: vec![true, true, true, false] })
+        }
+        "qwen2" => Architecture::Qwen2 { tied_output: true },
+        "qwen3" => Architecture::Qwen3 { tied_output: false },
+        other => return Err(format!("no architecture {other:?}").into()),
+    };
+    let spec = ModelSpec {
+        architecture,
+        layers: 4,
+        hidden: 512,
+        query_heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 512,
+        vocab: 512,
+        context: 1024,
+        rope_base: 10_000.0,
+        seed: 7,
+    };
+    fs::write(out, generate(&spec, Storage { weight_type: &|_| WeightType::F16, quantise: None })?)?;
+    Ok(())
+}
