@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use muser_kernels::activations::FormatSet;
 use muser_kernels::cpu::{AttentionLayer, Cpu, Product, SequenceRows, WritablePage};
-use muser_kernels::rows::RowKernels;
-use muser_kv::{PAGE_ROWS, Page};
+use muser_kernels::rows::{RowKernels, hadamard, inverse_block};
+use muser_kv::{KvLayout, PAGE_ROWS, Page};
 
 use crate::config::ModelConfig;
 use crate::layer::{FeedForward, Layer, Linear, Norm};
@@ -90,10 +90,19 @@ impl Pass<'_, '_> {
         }
 
         let place = HeadPlacement { config, layer, angles, positions };
+        // 8-bit codes suit vectors whose elements are alike in size; f16 needs no such help.
+        let spread = |factor: f32| (*layout == KvLayout::Q8).then_some(factor);
+        let (spread_once, spread_and_shrink) = (spread(1.0), spread(inverse_block(config.head_dim)));
         cpu.update_rows(query, query_dim, |kernels, row, q, _| {
-            place.heads(kernels, row, q, attention.query_norm.as_ref())
+            place.heads(kernels, row, q, (attention.query_norm.as_ref(), spread_once));
         });
-        cpu.update_rows(key, kv_dim, |kernels, row, k, _| place.heads(kernels, row, k, attention.key_norm.as_ref()));
+        cpu.update_rows(key, kv_dim, |kernels, row, k, _| {
+            place.heads(kernels, row, k, (attention.key_norm.as_ref(), spread_and_shrink));
+        });
+
+        if let Some(factor) = spread_and_shrink {
+            cpu.update_rows(value, kv_dim, |_, _, v, _| spread_heads(v, config.head_dim, factor));
+        }
 
         let kv = AttentionLayer { shape: model.attention_shape(), layout: *layout, window: layer.config.window };
         cpu.store_kv(&kv, (key, value), writable_pages(batch, index), finite); // before attending: a token sees itself
@@ -103,6 +112,9 @@ impl Pass<'_, '_> {
 
         cpu.quantise_rows(activations, query_dim, needs_of(&attention.output), finite, |kernels, row, out| {
             mixed.read_row(row, out);
+            if let Some(factor) = spread_once {
+                spread_heads(out, config.head_dim, factor); // the transform is its own inverse
+            }
             if attention.gate.is_some() {
                 (kernels.sigmoid_gate)(out, &gate[row * query_dim..][..query_dim]);
             }
@@ -215,7 +227,12 @@ pub struct LogitsRow {
     pub position: u32,
 }
 
-/// Normalises and rotates the head vectors of a row.
+/// Applies the Hadamard transform to each head vector of a row.
+fn spread_heads(row: &mut [f32], head_dim: usize, factor: f32) {
+    row.chunks_exact_mut(head_dim).for_each(|head| hadamard(head, factor));
+}
+
+/// Normalises, rotates and spreads the head vectors of a row.
 struct HeadPlacement<'a> {
     config: &'a ModelConfig,
     layer: &'a Layer,
@@ -224,7 +241,8 @@ struct HeadPlacement<'a> {
 }
 
 impl HeadPlacement<'_> {
-    fn heads(&self, kernels: &RowKernels, row: usize, x: &mut [f32], norm: Option<&Norm>) {
+    /// `norm` and the factor of the Hadamard transform: each only where given.
+    fn heads(&self, kernels: &RowKernels, row: usize, x: &mut [f32], (norm, spread): (Option<&Norm>, Option<f32>)) {
         for head in x.chunks_exact_mut(self.config.head_dim) {
             if let Some(norm) = norm {
                 (kernels.rms_norm_in_place)(head, Some(&norm.weight), norm.eps);
@@ -232,6 +250,9 @@ impl HeadPlacement<'_> {
             if self.layer.config.rope {
                 let angles = self.angles.row(self.positions[row] as usize);
                 (kernels.rope)(head, angles, self.config.rope.style);
+            }
+            if let Some(factor) = spread {
+                hadamard(head, factor);
             }
         }
     }

@@ -170,6 +170,7 @@ fn arithmetic_digest() -> Digest {
 fn layout_digest(layout: KvLayout) -> Digest {
     let mut fields = Fields::new(LAYOUT_CONTEXT);
     fields.integer(match layout {
+        // Codes of Hadamard-transformed vectors (rule 8b).
         KvLayout::Q8 => 0,
         KvLayout::F16 => 1,
     });

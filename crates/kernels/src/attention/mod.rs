@@ -56,7 +56,8 @@ pub type StoreRow = fn(&AttentionShape, KvLayout, &[f32], &[f32], usize, &mut [u
 pub struct AttentionKernels {
     /// The instruction set: `reference`, `avx2` or `avx512`.
     pub name: &'static str,
-    /// Rounds one position's keys (after norm and rotary embedding) and values into its row of a page.
+    /// Rounds one position's keys (after norm and rotary embedding) and values into its row of a page. For q8 pages the caller
+    /// has transformed both, and the queries, with [`crate::rows::hadamard`].
     ///
     /// Fails if a length does not fit or a number is not finite (or, in f16 pages, beyond f16); then the row's bytes are
     /// unspecified.

@@ -5,9 +5,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod hadamard;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod twin;
+
+pub use hadamard::{hadamard, inverse_block};
 
 use crate::rope::{RopeAngles, RopeStyle};
 
