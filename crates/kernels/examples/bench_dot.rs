@@ -1,7 +1,7 @@
 //! Speed of one thread's matrix products, by weight type, instruction set and number of tokens.
 //!
 //! `cargo run --release -p muser-kernels --example bench_dot [-- TYPE...]` prints, for a 2048 x 2048 matrix, the best of
-//! many runs: 10^9 multiply-adds per second and 10^9 bytes of packed weights read per second.
+//! many runs: 10^9 bytes of packed weights read per second by one token, and 10^9 multiply-adds per second.
 
 use std::time::{Duration, Instant};
 
@@ -12,26 +12,25 @@ use muser_kernels::matrix::{Matrix, MatrixPlan, PANEL_ROWS, Scan};
 
 const ROWS: usize = 2048;
 const COLS: usize = 2048;
+/// Activation rows of the products that are measured.
+const TOKENS: [usize; 6] = [1, 2, 4, 8, 16, 64];
 /// Time given to each measurement.
-const BUDGET: Duration = Duration::from_millis(300);
+const BUDGET: Duration = Duration::from_millis(150);
 
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
-    println!("{:8} {:7} {:>16} {:>8} {:>16}", "type", "kernels", "1 token GMAC/s", "GB/s", "64 tokens GMAC/s");
+    print!("{:8} {:7} {:>8}", "type", "kernels", "GB/s");
+    TOKENS.iter().for_each(|tokens| print!(" {:>7}", format!("{tokens} tok")));
+    println!(" (GMAC/s)");
     for ty in chosen_types(&chosen) {
         let matrix = random_matrix(ty);
         for kernels in DotKernels::available() {
-            let one = seconds_per_product(kernels, &matrix, 1);
-            let many = seconds_per_product(kernels, &matrix, 64);
-            let products = (ROWS * COLS) as f64 * 1e-9;
-            println!(
-                "{:8} {:7} {:16.1} {:8.1} {:16.1}",
-                ty.name(),
-                kernels.name,
-                products / one,
-                matrix.bytes() as f64 * 1e-9 / one,
-                products * 64.0 / many
-            );
+            let seconds = TOKENS.map(|tokens| seconds_per_product(kernels, &matrix, tokens));
+            print!("{:8} {:7} {:8.1}", ty.name(), kernels.name, matrix.bytes() as f64 * 1e-9 / seconds[0]);
+            for (tokens, seconds) in TOKENS.into_iter().zip(seconds) {
+                print!(" {:7.1}", (ROWS * COLS * tokens) as f64 * 1e-9 / seconds);
+            }
+            println!();
         }
     }
     for kernels in DotKernels::available() {

@@ -23,6 +23,11 @@ macro_rules! array {
 }
 pub(super) use array;
 
+/// Units per part where `units` units are cut into equal parts of at most `most`.
+pub(super) fn units_per_part(units: usize, most: usize) -> usize {
+    units.div_ceil(units.div_ceil(most).max(1)).max(1)
+}
+
 /// Checks the arguments of a panel function, zeroes `tile`, has `packed` or `floats` fill it (class GEN is done here),
 /// and applies the matrix's scale.
 pub(super) fn fill(

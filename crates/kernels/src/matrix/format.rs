@@ -57,6 +57,8 @@ pub(crate) trait Format: 'static {
     const LARGEST: i32;
     /// Maps nibbles to stored values.
     const TABLE: Option<[i8; 16]> = None;
+    /// As `OFFSET` where signed values are raised by 128, so that all are unsigned.
+    const RAISED_OFFSET: i16 = if Self::SIGNED { 128 } else { Self::OFFSET };
     /// The table with signed values raised by 128.
     const RAISED_TABLE: Option<[i8; 16]> = match Self::TABLE {
         Some(table) if Self::SIGNED => Some(raised(table, -128)),
@@ -197,20 +199,6 @@ impl<F: Format> Format for Expanded<F> {
     const OFFSET: i16 = F::OFFSET;
     const SIGNED: bool = F::SIGNED;
     const LARGEST: i32 = F::LARGEST;
-    const SUB: usize = F::SUB;
-    const MINS: bool = F::MINS;
-    const INTEGER_SCALES: bool = F::INTEGER_SCALES;
-    const BRAIN_FLOATS: bool = F::BRAIN_FLOATS;
-}
-
-/// As [`Expanded`], with signed codes raised by 128, for instructions whose sums have room for all unsigned bytes.
-pub(crate) struct Raised<F>(std::marker::PhantomData<F>);
-
-impl<F: Format> Format for Raised<F> {
-    const TYPE: WeightType = F::TYPE;
-    const STORAGE: Storage = Storage::Bytes;
-    const OFFSET: i16 = if F::SIGNED { 128 } else { F::OFFSET };
-    const LARGEST: i32 = 255;
     const SUB: usize = F::SUB;
     const MINS: bool = F::MINS;
     const INTEGER_SCALES: bool = F::INTEGER_SCALES;

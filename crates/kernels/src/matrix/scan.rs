@@ -190,6 +190,14 @@ mod tests {
     }
 
     #[test]
+    fn a_min_beyond_2047_keeps_half_steps_where_the_codes_outweigh_it() {
+        let sub = [(63, 1), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
+        // w' = 2 * 63 * 15 - 3000, and one of 3000 - 2 * 63 * 7 = 2118 is too much.
+        assert_eq!(form(&block(1.0, 1500.0, sub, (15, 15))), Form::HalfSteps);
+        assert_eq!(form(&block(1.0, 1500.0, sub, (7, 15))), Form::WholeSteps);
+    }
+
+    #[test]
     fn whole_steps_end_where_a_weight_or_a_min_passes_32767() {
         // M = dmin / d is 32752, the largest f16 below 32768, and 32768; doubled both are beyond half steps.
         let sub = |scale| [(scale, 1), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];

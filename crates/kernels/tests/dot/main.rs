@@ -33,13 +33,22 @@ fn same(left: f32, right: f32) -> bool {
     left.to_bits() == right.to_bits() || left.is_nan() && right.is_nan()
 }
 
+/// Largest rows, blocks (or columns of float types) and tokens of a random product.
+#[derive(Clone, Copy)]
+struct Size {
+    rows: usize,
+    blocks: usize,
+    floats: usize,
+    tokens: usize,
+}
+
 /// One random product in every table against the reference.
-fn check_product(ty: WeightType, flavour: Flavour, seed: u64) {
+fn check_product(ty: WeightType, flavour: Flavour, size: Size, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (rows, tokens) = (rng.usize(1..=40), rng.usize(1..=9));
+    let (rows, tokens) = (rng.usize(1..=size.rows), rng.usize(1..=size.tokens));
     let cols = match ty.class() {
-        WeightClass::Float => rng.usize(1..=150),
-        _ => ty.block_len() * rng.usize(1..=5),
+        WeightClass::Float => rng.usize(1..=size.floats),
+        _ => ty.block_len() * rng.usize(1..=size.blocks),
     };
     let raw = raw_tensor(ty, rows, cols, flavour, &mut rng);
     let x: Vec<Vec<f32>> = (0..tokens).map(|_| activation_row(cols, &mut rng)).collect();
@@ -82,8 +91,19 @@ fn every_table_gives_the_bits_of_the_reference() {
     for ty in WeightType::ALL {
         for flavour in Flavour::ALL {
             for seed in 0..12 {
-                check_product(ty, flavour, seed);
+                check_product(ty, flavour, Size { rows: 40, blocks: 5, floats: 150, tokens: 9 }, seed);
             }
+        }
+    }
+}
+
+#[test]
+fn long_rows_and_many_tokens_give_the_bits_of_the_reference() {
+    for ty in WeightType::ALL {
+        // More than the part of a panel that is multiplied at once.
+        let blocks = 5000 / ty.block_len();
+        for seed in 0..6 {
+            check_product(ty, Flavour::Ordinary, Size { rows: 4, blocks, floats: 1000, tokens: 24 }, seed);
         }
     }
 }

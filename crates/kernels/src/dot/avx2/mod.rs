@@ -12,7 +12,7 @@ use super::float_weights::with_float_weights;
 use super::tile::{self, Lanes, array};
 use crate::activations::{self, Activations};
 use crate::matrix::Matrix;
-use crate::matrix::format::{Expanded, Format, with_format};
+use crate::matrix::format::{Expanded, Format, Storage, with_format};
 
 static TABLE: DotKernels = DotKernels { name: "avx2", quantise_row: activations::avx2::quantise_row, panel };
 
@@ -43,16 +43,30 @@ fn packed_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize
     let units = matrix.panel(panel);
     let step = if matrix.form().exponent() == 1 { 0.5 } else { 1.0 };
     with_format!(matrix.weight_type(), F => {
-        if tile.len() < EXPAND_FROM {
-            token_tiles::<F>(units, (x, first_row, 0), step, tile);
+        if tile.len() < const { expand_from::<F>() } {
+            let units_per_part = tile::units_per_part(units.len() / F::UNIT_BYTES, PART / F::UNIT_BYTES);
+            for (part, units) in units.chunks(units_per_part * F::UNIT_BYTES).enumerate() {
+                token_tiles::<F>(units, (x, first_row, part * units_per_part), step, tile);
+            }
         } else {
             expanded_panel::<F>(units, (x, first_row), step, tile);
         }
     }, unreachable!("packed types only"));
 }
 
-/// From this many tokens on it pays to expand codes to bytes first.
-const EXPAND_FROM: usize = 4;
+/// Bytes of the part of a panel that meets all tokens before the next: it stays in the first-level cache meanwhile.
+const PART: usize = 16 << 10;
+
+/// From how many tokens on it pays to expand codes to bytes first, as measured: later for codes that only need a mask
+/// and a shift, and never for bytes.
+const fn expand_from<F: Format>() -> usize {
+    match (F::STORAGE, F::TABLE) {
+        (Storage::Bytes, _) => usize::MAX,
+        (Storage::Nibbles, None) => 12,
+        _ => 4,
+    }
+}
+
 /// Bytes of a part of a panel after expansion: small enough for the first-level cache next to the activations.
 const SCRATCH: usize = 9216;
 
@@ -64,7 +78,7 @@ struct Scratch([u8; SCRATCH]);
 #[target_feature(enable = "avx2,fma,f16c")]
 fn expanded_panel<F: Format>(units: &[u8], (x, first_row): (&Activations, usize), step: f32, tile: &mut [Lanes]) {
     let mut scratch = Scratch([0; SCRATCH]);
-    let units_per_part = const { SCRATCH / Expanded::<F>::UNIT_BYTES };
+    let units_per_part = tile::units_per_part(units.len() / F::UNIT_BYTES, SCRATCH / Expanded::<F>::UNIT_BYTES);
     for (part, packed) in units.chunks(units_per_part * F::UNIT_BYTES).enumerate() {
         let expanded = &mut scratch.0[..packed.len() / F::UNIT_BYTES * Expanded::<F>::UNIT_BYTES];
         for (from, to) in packed.chunks_exact(F::UNIT_BYTES).zip(expanded.chunks_exact_mut(Expanded::<F>::UNIT_BYTES)) {

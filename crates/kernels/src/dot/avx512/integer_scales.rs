@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
 use crate::activations::Group256;
 use crate::dot::tile::{Lanes, array};
-use crate::matrix::format::{Format, HALVES, Raised};
+use crate::matrix::format::{Format, HALVES};
 
 /// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit; `step` is `2^-e`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -73,9 +73,9 @@ pub(super) fn sub_block_sums<F: Format, const T: usize>(
     x_sums: &[&[i16; 2]; T],
 ) -> [__m512i; T] {
     let mut sums = [_mm512_setzero_si512(); T];
-    if Raised::<F>::OFFSET != 0 {
+    if F::RAISED_OFFSET != 0 {
         // A sub-block of 16 takes one of the two sums.
-        let offset = i32::from((-Raised::<F>::OFFSET).cast_unsigned());
+        let offset = i32::from((-F::RAISED_OFFSET).cast_unsigned());
         let offset = _mm512_set1_epi32(match (F::SUB, first) {
             (32, _) => offset | offset << 16,
             (_, 0) => offset,

@@ -12,7 +12,7 @@ use super::float_weights::with_float_weights;
 use super::tile::{self, Lanes, array};
 use crate::activations::{self, Activations};
 use crate::matrix::Matrix;
-use crate::matrix::format::{Format, Raised, with_format};
+use crate::matrix::format::{Format, with_format};
 
 static TABLE: DotKernels = DotKernels { name: "avx512", quantise_row: activations::avx2::quantise_row, panel };
 
@@ -48,36 +48,15 @@ fn packed_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize
     let units = matrix.panel(panel);
     let step = if matrix.form().exponent() == 1 { 0.5 } else { 1.0 };
     with_format!(matrix.weight_type(), F => {
-        if tile.len() < EXPAND_FROM {
-            token_tiles::<F>(units, (x, first_row, 0), step, tile);
-        } else {
-            expanded_panel::<F>(units, (x, first_row), step, tile);
+        let units_per_part = tile::units_per_part(units.len() / F::UNIT_BYTES, PART / F::UNIT_BYTES);
+        for (part, units) in units.chunks(units_per_part * F::UNIT_BYTES).enumerate() {
+            token_tiles::<F>(units, (x, first_row, part * units_per_part), step, tile);
         }
     }, unreachable!("packed types only"));
 }
 
-/// From this many tokens on it pays to expand codes to bytes first.
-const EXPAND_FROM: usize = 8;
-/// Bytes of a part of a panel after expansion: small enough for the first-level cache next to the activations.
-const SCRATCH: usize = 9216;
-
-/// A part of a panel after expansion.
-#[repr(align(64))]
-struct Scratch([u8; SCRATCH]);
-
-/// Expands the panel part by part and multiplies each with all tokens.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn expanded_panel<F: Format>(units: &[u8], (x, first_row): (&Activations, usize), step: f32, tile: &mut [Lanes]) {
-    let mut scratch = Scratch([0; SCRATCH]);
-    let units_per_part = const { SCRATCH / Raised::<F>::UNIT_BYTES };
-    for (part, packed) in units.chunks(units_per_part * F::UNIT_BYTES).enumerate() {
-        let raised = &mut scratch.0[..packed.len() / F::UNIT_BYTES * Raised::<F>::UNIT_BYTES];
-        for (from, to) in packed.chunks_exact(F::UNIT_BYTES).zip(raised.chunks_exact_mut(Raised::<F>::UNIT_BYTES)) {
-            unpack::raise::<F>(from, to);
-        }
-        token_tiles::<Raised<F>>(raised, (x, first_row, part * units_per_part), step, tile);
-    }
-}
+/// Bytes of the part of a panel that meets all tokens before the next: it stays in the first-level cache meanwhile.
+const PART: usize = 16 << 10;
 
 /// Adds the products of `units`, the first of which is unit `first_unit` of the panel, to all of `tile`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]

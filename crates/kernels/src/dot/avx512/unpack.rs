@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::matrix::format::{Format, LINE, Raised, Storage};
+use crate::matrix::format::{Format, LINE, Storage};
 
 /// 64 bytes from byte `at`.
 #[inline]
@@ -20,14 +20,6 @@ pub(super) fn load_half(bytes: &[u8], at: usize) -> __m256i {
     let bytes = &bytes[at..at + 32];
     // SAFETY: `bytes` is 32 bytes long and the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store(bytes: &mut [u8], at: usize, value: __m512i) {
-    let bytes = &mut bytes[at..at + 64];
-    // SAFETY: `bytes` is 64 bytes long and the store needs no alignment.
-    unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), value) }
 }
 
 /// Codes `at .. at + 4` in each 32-bit lane.
@@ -97,19 +89,5 @@ fn bit_to_bit_4(line: __m512i, bit: usize) -> __m512i {
         5 => _mm512_srli_epi16::<1>(line),
         6 => _mm512_srli_epi16::<2>(line),
         _ => _mm512_srli_epi16::<3>(line),
-    }
-}
-
-/// Rewrites a unit of `F` as one of `Raised<F>`.
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn raise<F: Format>(from: &[u8], to: &mut [u8]) {
-    let (scales, blocks) = from[..F::UNIT_BYTES].split_at(F::CODES_AT);
-    let (to_scales, to_blocks) = to[..Raised::<F>::UNIT_BYTES].split_at_mut(F::CODES_AT);
-    to_scales.copy_from_slice(scales);
-    let to_blocks = to_blocks.chunks_exact_mut(Raised::<F>::BLOCK_BYTES);
-    for (lines, to_lines) in blocks.chunks_exact(F::BLOCK_BYTES).zip(to_blocks) {
-        for c in 0..8 {
-            store(to_lines, c * LINE, quad::<F>(lines, c));
-        }
     }
 }
