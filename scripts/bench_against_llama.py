@@ -127,10 +127,11 @@ def main():
 
     record = {
         "what": "muser beside llama.cpp, interleaved, tokens/s",
+        "command": f"scripts/bench_against_llama.py --rounds {args.rounds} -p {args.p} -n {args.n} -t {args.t} --repack {args.repack}",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
         "tree_clean": not git("status", "--porcelain", "--untracked-files=no"),
-        "cpu": cpu(),
+        "machine": cpu(),
         "threads": args.t,
         "rounds": args.rounds,
         "note": args.note,
