@@ -1,4 +1,6 @@
-//! The words of Llama 3, and of Qwen, which takes one digit at a time and of late counts marks as letters:
+//! The words of Llama 3, of Qwen, which takes one digit at a time and of late counts marks as letters, and of GPT-4o and
+//! Tekken, which take letters their own way ([`super::cased`]), put a slash among the newlines after symbols, and have
+//! no word that is a contraction alone:
 //! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|`
 //! ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`.
 //!
@@ -6,7 +8,7 @@
 //! ignore the case of ASCII letters only, as llama.cpp does: `ſ` is not an `s` here.
 
 use super::char_class::{CharClass, class_of};
-use super::{contraction, first_char_len, leading, white_space};
+use super::{cased, contraction_of_any_case, first_char_len, leading, white_space};
 
 /// One pattern of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,16 +17,33 @@ pub(super) struct Llama3Rules {
     pub(super) digits_max: usize,
     /// Whether `\p{M}` counts as a letter.
     pub(super) marks_join_letters: bool,
+    /// What the case of letters does.
+    pub(super) case: Case,
+}
+
+/// What the case of letters does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Case {
+    /// Nothing.
+    Ignored,
+    /// A word ends before a capital that follows a small letter.
+    CutsWords,
+    /// The same, and a contraction belongs to the letters before it.
+    CutsWordsAfterContractions,
 }
 
 impl Llama3Rules {
     /// Bytes of the first word of `text`, which must not be empty.
     pub(super) fn first_word(self, text: &str) -> usize {
-        let contracted = contraction_of_any_case(text);
+        let contracted = if self.case == Case::Ignored { contraction_of_any_case(text) } else { 0 };
         if contracted > 0 {
             return contracted;
         }
-        let letters = self.letters(text);
+        let letters = match self.case {
+            Case::Ignored => self.letters(text),
+            Case::CutsWords => cased::letters(text),
+            Case::CutsWordsAfterContractions => cased::letters_and_contraction(text),
+        };
         if letters > 0 {
             return letters;
         }
@@ -63,14 +82,20 @@ impl Llama3Rules {
         digits.map(char::len_utf8).sum()
     }
 
-    /// ` ?[^\s\p{L}\p{N}]+[\r\n]*`.
+    /// ` ?[^\s\p{L}\p{N}]+[\r\n]*`, with a slash among the newlines where case matters.
     fn symbols(self, text: &str) -> usize {
         let after_space = text.strip_prefix(' ').unwrap_or(text);
         let run = leading(after_space, |class| self.is_symbol(class));
         if run == 0 {
             return 0;
         }
-        text.len() - after_space[run..].trim_start_matches(['\r', '\n']).len()
+        let after = match self.case {
+            Case::Ignored => after_space[run..].trim_start_matches(['\r', '\n']),
+            Case::CutsWords | Case::CutsWordsAfterContractions => {
+                after_space[run..].trim_start_matches(['\r', '\n', '/'])
+            }
+        };
+        text.len() - after.len()
     }
 
     fn is_letter(self, class: CharClass) -> bool {
@@ -80,10 +105,4 @@ impl Llama3Rules {
     fn is_symbol(self, class: CharClass) -> bool {
         class == CharClass::Other || (!self.marks_join_letters && class == CharClass::Mark)
     }
-}
-
-/// As [`contraction()`], whatever the case.
-fn contraction_of_any_case(text: &str) -> usize {
-    let lower = |index: usize| text.as_bytes().get(index).map_or(0, u8::to_ascii_lowercase);
-    contraction(&[lower(0), lower(1), lower(2)])
 }

@@ -3,12 +3,13 @@
 //! Vocabularies name their way of cutting (`tokenizer.ggml.pre`). The published definitions are regular expressions;
 //! here each is a function that finds the first word of a text, which is all an expression without look-behind needs.
 
+mod cased;
 mod char_class;
 mod gpt2;
 mod llama3;
 
 use char_class::{CharClass, class_of};
-use llama3::Llama3Rules;
+use llama3::{Case, Llama3Rules};
 
 /// How to cut, and what else comes with a `tokenizer.ggml.pre` name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +31,28 @@ enum Splitter {
 
 const GPT2: PreTokenizer = PreTokenizer { splitter: Splitter::Gpt2, whole_words_first: false, adds_bos: false };
 const SMOLLM: PreTokenizer = PreTokenizer { splitter: Splitter::DigitsThenGpt2, ..GPT2 };
-const DBRX: PreTokenizer =
-    PreTokenizer { splitter: Splitter::Llama3(Llama3Rules { digits_max: 3, marks_join_letters: false }), ..GPT2 };
+const fn llama3(digits_max: usize) -> Llama3Rules {
+    Llama3Rules { digits_max, marks_join_letters: false, case: Case::Ignored }
+}
+
+const DBRX: PreTokenizer = PreTokenizer { splitter: Splitter::Llama3(llama3(3)), ..GPT2 };
 const GLM4: PreTokenizer = PreTokenizer { whole_words_first: true, ..DBRX };
 const LLAMA3: PreTokenizer = PreTokenizer { adds_bos: true, ..GLM4 };
-const QWEN2: PreTokenizer =
-    PreTokenizer { splitter: Splitter::Llama3(Llama3Rules { digits_max: 1, marks_join_letters: false }), ..GPT2 };
+const QWEN2: PreTokenizer = PreTokenizer { splitter: Splitter::Llama3(llama3(1)), ..GPT2 };
 const QWEN35: PreTokenizer =
-    PreTokenizer { splitter: Splitter::Llama3(Llama3Rules { digits_max: 1, marks_join_letters: true }), ..GPT2 };
+    PreTokenizer { splitter: Splitter::Llama3(Llama3Rules { marks_join_letters: true, ..llama3(1) }), ..GPT2 };
+const GPT4O: PreTokenizer = PreTokenizer {
+    splitter: Splitter::Llama3(Llama3Rules { case: Case::CutsWordsAfterContractions, ..llama3(3) }),
+    ..GPT2
+};
+const TEKKEN: PreTokenizer = PreTokenizer {
+    splitter: Splitter::Llama3(Llama3Rules { case: Case::CutsWords, ..llama3(1) }),
+    whole_words_first: true,
+    adds_bos: true,
+};
 
 /// Every supported name, grouped by what it means.
-const NAMES: [(&str, PreTokenizer); 42] = [
+const NAMES: [(&str, PreTokenizer); 47] = [
     ("smollm", SMOLLM),
     ("starcoder", SMOLLM),
     ("refact", SMOLLM),
@@ -83,6 +95,11 @@ const NAMES: [(&str, PreTokenizer); 42] = [
     ("kormo", QWEN2),
     ("f2llmv2", QWEN2),
     ("qwen35", QWEN35),
+    ("gpt-4o", GPT4O),
+    ("llama4", GPT4O),
+    ("kanana2", GPT4O),
+    ("talkie", GPT4O),
+    ("tekken", TEKKEN),
 ];
 
 /// The supported values of `tokenizer.ggml.pre`, separated by commas.
@@ -131,7 +148,12 @@ fn each_first<'a>(text: &'a str, first_word: impl Fn(&str) -> usize, word: &mut 
 
 /// Bytes of the longest start of `text` whose characters all have a class that `belongs`.
 fn leading(text: &str, belongs: impl Fn(CharClass) -> bool) -> usize {
-    text.char_indices().find(|&(_, c)| !belongs(class_of(c))).map_or(text.len(), |(at, _)| at)
+    leading_chars(text, |c| belongs(class_of(c)))
+}
+
+/// Bytes of the longest start of `text` whose characters all `belong`.
+fn leading_chars(text: &str, belong: impl Fn(char) -> bool) -> usize {
+    text.char_indices().find(|&(_, c)| !belong(c)).map_or(text.len(), |(at, _)| at)
 }
 
 /// Bytes of the first character of `text`; 0 if there is none.
@@ -146,6 +168,12 @@ fn contraction(text: &[u8]) -> usize {
         [b'\'', b'r' | b'v', b'e', ..] | [b'\'', b'l', b'l', ..] => 3,
         _ => 0,
     }
+}
+
+/// As [`contraction()`], whatever the case.
+fn contraction_of_any_case(text: &str) -> usize {
+    let lower = |index: usize| text.as_bytes().get(index).map_or(0, u8::to_ascii_lowercase);
+    contraction(&[lower(0), lower(1), lower(2)])
 }
 
 /// Bytes of the white-space word at the start of `text`: a run that something follows leaves its last character to

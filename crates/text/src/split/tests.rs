@@ -61,6 +61,33 @@ fn llama3_contractions_ignore_case() {
 }
 
 #[test]
+fn gpt4o_and_tekken_end_a_word_before_a_capital_that_follows_a_small_letter() {
+    for pre in ["gpt-4o", "llama4", "tekken"] {
+        assert_eq!(words(pre, "helloWorld ABCdef (xY"), ["hello", "World", " ABCdef", " (", "x", "Y"]);
+        assert_eq!(words(pre, "ABC DEF"), ["ABC", " DEF"]);
+    }
+}
+
+/// llama.cpp counts every letter outside ASCII as both capital and small, so it ends the part that needs a small one.
+#[test]
+fn gpt4o_and_tekken_take_letters_outside_ascii_as_capital_and_small() {
+    for pre in ["gpt-4o", "tekken"] {
+        assert_eq!(words(pre, "éABC"), ["é", "ABC"]);
+        assert_eq!(words(pre, "ABéCDéEF"), ["ABéCDé", "EF"]);
+        assert_eq!(words(pre, "abÉc DÉ"), ["abÉc", " DÉ"]);
+        assert_eq!(words(pre, "e\u{301}a"), ["e", "\u{301}a"]);
+    }
+}
+
+#[test]
+fn gpt4o_keeps_contractions_with_the_letters_before_them_and_tekken_cuts_them_anywhere() {
+    assert_eq!(words("gpt-4o", "DON'T we'Ll 's"), ["DON'T", " we'Ll", " '", "s"]);
+    assert_eq!(words("tekken", "DON'T"), ["DON", "'T"]);
+    assert_eq!(words("gpt-4o", "1234 !//\n/a"), ["123", "4", " !//\n/", "a"]);
+    assert_eq!(words("tekken", "12"), ["1", "2"]);
+}
+
+#[test]
 fn the_words_of_any_text_are_together_the_text() {
     let mut random = fastrand::Rng::with_seed(5);
     let letters =

@@ -26,12 +26,12 @@ fn the_smallest_vocabulary_is_accepted() {
 
 #[test]
 fn unknown_names_are_refused_with_those_that_are_known() {
-    let error = refusal(|data| data.model = "llama".to_owned());
-    assert_eq!(error, VocabularyError::UnknownModel { model: "llama".to_owned() });
-    assert!(error.to_string().contains("`llama`") && error.to_string().contains("gpt2"), "{error}");
-    let error = refusal(|data| data.pre = Some("tekken".to_owned()));
-    assert_eq!(error, VocabularyError::UnknownPreTokenizer { pre: "tekken".to_owned() });
-    assert!(error.to_string().contains("`tekken`") && error.to_string().contains("smollm, "), "{error}");
+    let error = refusal(|data| data.model = "bert".to_owned());
+    assert_eq!(error, VocabularyError::UnknownModel { model: "bert".to_owned() });
+    assert!(error.to_string().contains("`bert`") && error.to_string().contains("gpt2"), "{error}");
+    let error = refusal(|data| data.pre = Some("bloom".to_owned()));
+    assert_eq!(error, VocabularyError::UnknownPreTokenizer { pre: "bloom".to_owned() });
+    assert!(error.to_string().contains("`bloom`") && error.to_string().contains("smollm, "), "{error}");
     // llama.cpp's `default` is a pattern of its own, kept for files that forgot to say which one they need.
     assert!(matches!(
         refusal(|data| data.pre = Some("default".to_owned())),
