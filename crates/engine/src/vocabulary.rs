@@ -41,6 +41,7 @@ pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer
         pre: metadata.str("tokenizer.ggml.pre").optional()?.map(str::to_owned),
         tokens,
         token_types: metadata.i32s("tokenizer.ggml.token_type").optional()?,
+        scores: metadata.f32s("tokenizer.ggml.scores").optional()?,
         merges: strings("tokenizer.ggml.merges").optional()?.unwrap_or_default(),
         bos: id("bos")?,
         eos: id("eos")?,
@@ -49,5 +50,7 @@ pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer
         unknown: id("unknown")?,
         padding: id("padding")?,
         add_bos: metadata.bool("tokenizer.ggml.add_bos_token").optional()?,
+        add_eos: metadata.bool("tokenizer.ggml.add_eos_token").optional()?,
+        add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix").optional()?,
     })?)
 }

@@ -28,8 +28,11 @@ vocabulary = {
     "unknown": value("unknown_token_id"),
     "padding": value("padding_token_id"),
     "add_bos": value("add_bos_token"),
+    "add_eos": value("add_eos_token"),
+    "add_space_prefix": value("add_space_prefix"),
     "token_types": value("token_type"),
     "tokens": value("tokens"),
+    "scores": value("scores"),
     "merges": value("merges", []),
 }
 print("{")

@@ -44,6 +44,11 @@ const NEXT_FILE: [&str; 11] = [
     "[PAD]",
 ];
 
+/// Whether a token spelled `text` ends something, if it is no plain word.
+pub(crate) fn is_ending(text: &str) -> bool {
+    ENDINGS.contains(&text)
+}
+
 /// The ids that end a generation, ascending. Those that the file names always do; of the others only control tokens, so
 /// that a plain word which looks like `<eos>` does not cut a text short.
 pub(crate) fn end_of_generation_ids(data: &VocabularyData, kinds: &[TokenKind]) -> Vec<u32> {
@@ -53,7 +58,7 @@ pub(crate) fn end_of_generation_ids(data: &VocabularyData, kinds: &[TokenKind]) 
     let end_is_inner = ends_inside_a_turn(has);
     let not_an_end = |text: &str| text == "<|end|>" && end_is_inner;
     let spelled = control()
-        .filter(|((_, text), _)| ENDINGS.contains(&text.as_str()) || NEXT_FILE.contains(&text.as_str()))
+        .filter(|((_, text), _)| is_ending(text) || NEXT_FILE.contains(&text.as_str()))
         .filter(|((_, text), _)| !not_an_end(text))
         .map(|((id, _), _)| id);
     let mut ids: Vec<u32> = named.chain(spelled).collect();

@@ -1,14 +1,18 @@
-//! Text to token ids and back, for the byte-level BPE vocabularies that GGUF calls `gpt2`.
+//! Text to token ids and back, for the vocabularies that GGUF calls `gpt2` (byte-level BPE) and `llama`
+//! (SentencePiece).
 //!
-//! The way of a text: special tokens are cut out (`specials`), the rest is cut into words (`split`), each word's bytes
-//! become byte tokens (`byte_alphabet`) which are merged by rank (`merge`). Back: each token has its bytes
+//! The way of a text: special tokens are cut out (`specials`); the rest goes to the `encoder`. In byte-level BPE it is
+//! cut into words (`split`), and each word's bytes become byte tokens (`byte_alphabet`) which are merged by rank
+//! (`merge`). In SentencePiece characters are merged by score (`score_merge`). Back: each token has its bytes
 //! (`token_bytes`), and [`StreamDecoder`] turns a stream of bytes into whole characters.
 //!
 //! This crate reads no files: the caller fills [`VocabularyData`] from wherever the vocabulary is kept.
 
 mod byte_alphabet;
+mod encoder;
 mod end_of_generation;
 mod merge;
+mod score_merge;
 mod specials;
 mod split;
 mod stream;

@@ -1,8 +1,9 @@
-//! Byte-pair merging: the symbols of a word are joined two by two, the pair of lowest rank first and the leftmost of
+//! Pairwise merging: the symbols of a word are joined two by two, the pair of lowest rank first and the leftmost of
 //! equal pairs first, until no pair has a rank.
 //!
-//! Symbols are token ids, so a pair is looked up without touching text. Pairs wait in a heap; a pair that a merge has
-//! destroyed stays there until it comes up and is seen not to exist any more. A word of `n` bytes costs `O(n log n)`.
+//! Pairs wait in a heap; a pair that a merge has destroyed stays there until it comes up and is seen not to exist any
+//! more. A word of `n` symbols costs `O(n log n)`. In byte-pair encoding symbols start as bytes and a pair of tokens is
+//! looked up without touching text; [`crate::score_merge`] looks up the text of a pair instead.
 //! Source: Sennrich et al. 2016, section 3.2, applied to bytes as in Radford et al. 2019.
 
 use std::cmp::Reverse;
@@ -14,7 +15,7 @@ pub(crate) const NO_TOKEN: u32 = u32::MAX;
 /// What a pair of tokens becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Merge {
-    /// Lower goes first. No two pairs have the same rank.
+    /// Lower goes first.
     pub(crate) rank: u32,
     /// The joined token.
     pub(crate) result: u32,
@@ -37,8 +38,11 @@ pub(crate) struct MergeScratch {
 
 /// A stretch of the word that is one token by now. Merging moves it into its left neighbour.
 #[derive(Clone, Copy)]
-struct Symbol {
-    id: u32,
+pub(crate) struct Symbol {
+    /// The token, or [`NO_TOKEN`].
+    pub(crate) id: u32,
+    /// Where it starts, in bytes. It ends where the next one starts.
+    pub(crate) start: usize,
     /// The symbol before this one; meaningless for the first.
     previous: usize,
     /// The symbol after this one; the number of symbols if there is none.
@@ -47,20 +51,37 @@ struct Symbol {
     with_next: Option<Merge>,
 }
 
-impl MergeTable {
-    /// Appends the tokens of `word` to `ids`.
-    pub(crate) fn encode_word(&self, word: &[u8], scratch: &mut MergeScratch, ids: &mut Vec<u32>) {
-        let MergeScratch { symbols, waiting } = scratch;
-        symbols.clear();
-        waiting.clear();
-        symbols.extend(word.iter().enumerate().map(|(at, &byte)| Symbol {
-            id: self.byte_ids[usize::from(byte)],
+impl MergeScratch {
+    /// Begins a word: `symbols` gives the token and the start of each of its smallest parts.
+    pub(crate) fn begin(&mut self, symbols: impl Iterator<Item = (u32, usize)>) {
+        self.waiting.clear();
+        self.symbols.clear();
+        self.symbols.extend(symbols.enumerate().map(|(at, (id, start))| Symbol {
+            id,
+            start,
             previous: at.wrapping_sub(1),
             next: at + 1,
             with_next: None,
         }));
+    }
+
+    /// Merges until no pair can be. `look_up` says what a symbol, the next one and where that one ends become; a pair
+    /// must always become the same.
+    pub(crate) fn merge_all(&mut self, bytes: usize, look_up: impl Fn(&Symbol, &Symbol, usize) -> Option<Merge>) {
+        let Self { symbols, waiting } = self;
+        let look_up_pair = |symbols: &mut [Symbol], waiting: &mut BinaryHeap<Reverse<(u32, usize)>>, at: usize| {
+            let left = symbols[at];
+            let merge = symbols.get(left.next).and_then(|right| {
+                let end = symbols.get(right.next).map_or(bytes, |after| after.start);
+                look_up(&left, right, end)
+            });
+            symbols[at].with_next = merge;
+            if let Some(merge) = merge {
+                waiting.push(Reverse((merge.rank, at)));
+            }
+        };
         for at in 0..symbols.len() {
-            self.look_up_pair(symbols, waiting, at);
+            look_up_pair(symbols, waiting, at);
         }
         while let Some(Reverse((rank, at))) = waiting.pop() {
             let Some(merge) = symbols[at].with_next.filter(|merge| merge.rank == rank) else { continue };
@@ -71,28 +92,33 @@ impl MergeTable {
             if let Some(symbol) = symbols.get_mut(after) {
                 symbol.previous = at;
             }
-            self.look_up_pair(symbols, waiting, at);
+            look_up_pair(symbols, waiting, at);
             if at > 0 {
                 let before = symbols[at].previous;
-                self.look_up_pair(symbols, waiting, before);
+                look_up_pair(symbols, waiting, before);
             }
-        }
-        let mut at = 0;
-        while let Some(symbol) = symbols.get(at) {
-            if symbol.id != NO_TOKEN {
-                ids.push(symbol.id);
-            }
-            at = symbol.next;
         }
     }
 
-    /// Notes how the symbol at `at` merges with the one after it, and puts the pair in the queue if it does.
-    fn look_up_pair(&self, symbols: &mut [Symbol], waiting: &mut BinaryHeap<Reverse<(u32, usize)>>, at: usize) {
-        let right = symbols.get(symbols[at].next).map(|symbol| symbol.id);
-        let merge = right.and_then(|right| self.merges.get(&(symbols[at].id, right)).copied());
-        symbols[at].with_next = merge;
-        if let Some(merge) = merge {
-            waiting.push(Reverse((merge.rank, at)));
+    /// Calls `symbol` with the token of each symbol that is left and where it starts.
+    pub(crate) fn each_symbol(&self, mut symbol: impl FnMut(u32, usize)) {
+        let mut at = 0;
+        while let Some(left) = self.symbols.get(at) {
+            symbol(left.id, left.start);
+            at = left.next;
         }
+    }
+}
+
+impl MergeTable {
+    /// Appends the tokens of `word` to `ids`.
+    pub(crate) fn encode_word(&self, word: &[u8], scratch: &mut MergeScratch, ids: &mut Vec<u32>) {
+        scratch.begin(word.iter().enumerate().map(|(start, &byte)| (self.byte_ids[usize::from(byte)], start)));
+        scratch.merge_all(word.len(), |left, right, _| self.merges.get(&(left.id, right.id)).copied());
+        scratch.each_symbol(|id, _| {
+            if id != NO_TOKEN {
+                ids.push(id);
+            }
+        });
     }
 }

@@ -40,17 +40,13 @@ impl SpecialMatcher {
         Self { entries, starts }
     }
 
-    /// The first special token in `text` at or after byte `from`.
-    pub(crate) fn find(&self, text: &str, from: usize) -> Option<Found> {
-        let bytes = text.as_bytes();
-        (from..bytes.len()).filter(|&start| self.starts[usize::from(bytes[start])]).find_map(|start| {
-            let (length, id) = self.longest_start_of(&bytes[start..])?;
-            Some(Found { start, end: start + length, id })
-        })
+    /// Whether any spelling starts with `byte`.
+    pub(crate) fn starts_with(&self, byte: u8) -> bool {
+        self.starts[usize::from(byte)]
     }
 
     /// Length and id of the longest spelling with which `bytes` starts.
-    fn longest_start_of(&self, bytes: &[u8]) -> Option<(usize, u32)> {
+    pub(crate) fn longest_start_of(&self, bytes: &[u8]) -> Option<(usize, u32)> {
         // Every entry of `left` agrees with `bytes` in its first `depth` bytes.
         let mut left = self.entries.as_slice();
         let mut longest = None;
@@ -79,18 +75,27 @@ mod tests {
         SpecialMatcher::new([("<a>", 1), ("<a>b", 2), ("", 3), ("é!", 4), ("<a>", 0), ("a", 5)].into_iter())
     }
 
+    /// The first special token in `text` at or after byte `from`.
+    fn find(matcher: &SpecialMatcher, text: &str, from: usize) -> Option<Found> {
+        let bytes = text.as_bytes();
+        (from..bytes.len()).filter(|&start| matcher.starts_with(bytes[start])).find_map(|start| {
+            let (length, id) = matcher.longest_start_of(&bytes[start..])?;
+            Some(Found { start, end: start + length, id })
+        })
+    }
+
     #[test]
     fn the_longest_of_those_that_start_at_the_leftmost_place_wins() {
-        assert_eq!(matcher().find("x<a>bx", 0), Some(Found { start: 1, end: 5, id: 2 }));
-        assert_eq!(matcher().find("x<a>c", 0), Some(Found { start: 1, end: 4, id: 0 }));
-        assert_eq!(matcher().find("x<a>", 2), Some(Found { start: 2, end: 3, id: 5 }));
-        assert_eq!(matcher().find("éé!", 0), Some(Found { start: 2, end: 5, id: 4 }));
+        assert_eq!(find(&matcher(), "x<a>bx", 0), Some(Found { start: 1, end: 5, id: 2 }));
+        assert_eq!(find(&matcher(), "x<a>c", 0), Some(Found { start: 1, end: 4, id: 0 }));
+        assert_eq!(find(&matcher(), "x<a>", 2), Some(Found { start: 2, end: 3, id: 5 }));
+        assert_eq!(find(&matcher(), "éé!", 0), Some(Found { start: 2, end: 5, id: 4 }));
     }
 
     #[test]
     fn a_text_without_special_tokens_has_none() {
         for text in ["", "<", "<b>", "é", "É!"] {
-            assert_eq!(matcher().find(text, 0), None, "{text:?}");
+            assert_eq!(find(&matcher(), text, 0), None, "{text:?}");
         }
     }
 
@@ -110,7 +115,7 @@ mod tests {
                 Some(Found { start, end: start + longest.len(), id })
             });
             assert_eq!(
-                SpecialMatcher::new(listed()).find(&text, 0),
+                find(&SpecialMatcher::new(listed()), &text, 0),
                 by_trying,
                 "seed {seed}: {spellings:?} in {text:?}"
             );

@@ -57,13 +57,20 @@ impl Utf8Stream {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamDecoder {
     controls: ControlTokens,
+    /// Whether the next token is the first of a context.
+    at_start: bool,
     utf8: Utf8Stream,
 }
 
 impl StreamDecoder {
-    /// A stream at its beginning. `controls` says what control tokens give.
+    /// A stream that continues a context, as what a model generates does. `controls` says what control tokens give.
     pub fn new(controls: ControlTokens) -> Self {
-        Self { controls, utf8: Utf8Stream::new() }
+        Self { controls, at_start: false, utf8: Utf8Stream::new() }
+    }
+
+    /// A stream of a context from its start: gives what [`Tokenizer::detokenize`] gives.
+    pub fn at_start(controls: ControlTokens) -> Self {
+        Self { at_start: true, ..Self::new(controls) }
     }
 
     /// Takes one more token of `tokenizer`; gives the text that is certain now and was not given before.
@@ -73,10 +80,12 @@ impl StreamDecoder {
     /// If the vocabulary has no such token. The stream is as it was before.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TokenOutOfRange> {
         let bytes = tokenizer.token_bytes(id, self.controls)?;
-        Ok(self.utf8.push(bytes))
+        let at_start = std::mem::take(&mut self.at_start);
+        let shortened = if at_start && tokenizer.prefixes_space() { bytes.strip_prefix(b" ") } else { None };
+        Ok(self.utf8.push(shortened.unwrap_or(bytes)))
     }
 
-    /// Ends the stream: U+FFFD if a character was cut short, else nothing. The stream is at its beginning again.
+    /// Ends the stream: U+FFFD if a character was cut short, else nothing. What follows continues the context.
     pub fn finish(&mut self) -> String {
         self.utf8.finish()
     }

@@ -1,7 +1,8 @@
 //! The bytes that each token stands for.
 
 use crate::byte_alphabet::ByteAlphabet;
-use crate::vocabulary::{TokenKind, VocabularyData, VocabularyError};
+use crate::score_merge::SPELLED_SPACE;
+use crate::vocabulary::{Family, TokenKind, VocabularyData, VocabularyError};
 use std::collections::HashMap;
 
 /// The bytes of every token, in one piece.
@@ -12,9 +13,10 @@ pub(crate) struct TokenBytes {
 }
 
 impl TokenBytes {
-    /// Reads every spelling. Special tokens are spelled as they read. In the others each character spells a byte; a
-    /// spelling with any other character in it stands for itself.
-    pub(crate) fn new(data: &VocabularyData, kinds: &[TokenKind]) -> Result<Self, VocabularyError> {
+    /// Reads every spelling. Special tokens are spelled as they read. In the others of a byte-level vocabulary each
+    /// character spells a byte; a spelling with any other character in it stands for itself. In SentencePiece U+2581
+    /// spells a space.
+    pub(crate) fn new(data: &VocabularyData, kinds: &[TokenKind], family: Family) -> Result<Self, VocabularyError> {
         let alphabet = ByteAlphabet::new();
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(kinds.len());
@@ -27,10 +29,12 @@ impl TokenBytes {
                     let byte = byte_token(text);
                     bytes.push(byte.ok_or_else(|| VocabularyError::MalformedByteToken { id, text: text.clone() })?);
                 }
-                TokenKind::Undefined | TokenKind::Normal | TokenKind::Unused => match alphabet.bytes_of(text) {
-                    Some(spelled) => bytes.extend_from_slice(&spelled),
-                    None => bytes.extend_from_slice(text.as_bytes()),
-                },
+                TokenKind::Undefined | TokenKind::Normal | TokenKind::Unused => {
+                    match spelled(&alphabet, text, family) {
+                        Some(spelled) => bytes.extend_from_slice(&spelled),
+                        None => bytes.extend_from_slice(text.as_bytes()),
+                    }
+                }
             }
             ends.push(bytes.len());
         }
@@ -47,11 +51,11 @@ impl TokenBytes {
     ///
     /// Text must not become a control or an unknown token this way, nor a token that stands for other bytes than its
     /// characters spell: what is encoded must decode to itself.
-    pub(crate) fn text_ids(&self, data: &VocabularyData, kinds: &[TokenKind]) -> HashMap<String, u32> {
+    pub(crate) fn text_ids(&self, data: &VocabularyData, kinds: &[TokenKind], family: Family) -> HashMap<String, u32> {
         let alphabet = ByteAlphabet::new();
         let mut ids = HashMap::with_capacity(data.tokens.len());
         for ((index, text), (id, kind)) in data.tokens.iter().enumerate().zip((0u32..).zip(kinds)) {
-            let spells_its_bytes = || alphabet.bytes_of(text).is_some_and(|spelled| spelled == self.of(index));
+            let spells_its_bytes = || spelled(&alphabet, text, family).is_some_and(|spelled| spelled == self.of(index));
             if !kind.steers() && !text.is_empty() && spells_its_bytes() {
                 ids.entry(text.clone()).or_insert(id);
             }
@@ -60,8 +64,18 @@ impl TokenBytes {
     }
 }
 
+/// The bytes that `text` spells by the rules of `family`, if it can be read by them.
+fn spelled(alphabet: &ByteAlphabet, text: &str, family: Family) -> Option<Vec<u8>> {
+    match family {
+        Family::BytePair(_) => alphabet.bytes_of(text),
+        // Spaces are spelled before anything is looked up, so a spelling with a space in it is never found.
+        Family::SentencePiece if text.contains(' ') => None,
+        Family::SentencePiece => Some(text.replace(SPELLED_SPACE, " ").into_bytes()),
+    }
+}
+
 /// The byte of a spelling `<0x00>` to `<0xFF>`.
-fn byte_token(text: &str) -> Option<u8> {
+pub(crate) fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     plain.then(|| u8::from_str_radix(digits, 16).ok()).flatten()

@@ -1,13 +1,13 @@
 //! The tokenizer: a checked vocabulary, and the ways from text to ids and from ids to bytes.
 
-use crate::byte_alphabet::char_of;
+use crate::encoder::{BytePair, Encoder, SentencePiece};
 use crate::end_of_generation::end_of_generation_ids;
-use crate::merge::{MergeScratch, MergeTable, NO_TOKEN};
-use crate::specials::SpecialMatcher;
-use crate::split::PreTokenizer;
+use crate::merge::MergeScratch;
+use crate::specials::{Found, SpecialMatcher};
 use crate::token_bytes::TokenBytes;
-use crate::vocabulary::{self, TokenKind, VocabularyData, VocabularyError};
+use crate::vocabulary::{self, Family, TokenKind, VocabularyData, VocabularyError};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// What becomes of control tokens that are spelled out in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,17 +37,24 @@ pub struct TokenOutOfRange {
     pub tokens: usize,
 }
 
+/// What a prompt gets besides its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Additions {
+    /// Whether it starts with BOS.
+    pub(crate) bos: bool,
+    /// Whether it ends with EOS.
+    pub(crate) eos: bool,
+}
+
 /// A checked vocabulary. It is never changed, so threads may share it.
 pub struct Tokenizer {
-    /// As the caller gave it, but for the merges, which are in a table of their own.
+    /// As the caller gave it, with the roles that go without saying, but without the merges and the scores, which are
+    /// in tables of their own.
     data: VocabularyData,
     kinds: Vec<TokenKind>,
-    pre: PreTokenizer,
-    adds_bos: bool,
+    adds: Additions,
     end_of_generation: Vec<u32>,
-    /// The words that are tokens as a whole; empty unless `pre` looks for them.
-    whole_words: HashMap<String, u32>,
-    merges: MergeTable,
+    encoder: Encoder,
     /// User-defined tokens, which are always looked for.
     user_defined: SpecialMatcher,
     /// Those and the control and unknown tokens.
@@ -62,13 +69,27 @@ impl Tokenizer {
     ///
     /// See [`VocabularyError`]. Two tokens may be spelled alike: text becomes the lower id, and both decode.
     pub fn new(mut data: VocabularyData) -> Result<Self, VocabularyError> {
-        let pre = vocabulary::check_names(&data)?;
+        let family = vocabulary::check_names(&data)?;
         let kinds = vocabulary::check_kinds(&data)?;
-        let adds_bos = vocabulary::check_roles(&data, pre)?;
-        let bytes = TokenBytes::new(&data, &kinds)?;
-        let text_ids = bytes.text_ids(&data, &kinds);
-        let merges = vocabulary::merge_table(&data, &text_ids)?;
+        if family == Family::SentencePiece {
+            vocabulary::fill_roles(&mut data);
+        }
+        let adds = vocabulary::check_roles(&data, family)?;
+        let bytes = TokenBytes::new(&data, &kinds, family)?;
+        let text_ids = bytes.text_ids(&data, &kinds, family);
+        let encoder = match family {
+            Family::BytePair(pre) => Encoder::BytePair(BytePair {
+                pre,
+                merges: vocabulary::merge_table(&data, &text_ids)?,
+                whole_words: if pre.whole_words_first { text_ids } else { HashMap::new() },
+            }),
+            Family::SentencePiece => Encoder::SentencePiece(SentencePiece {
+                scores: vocabulary::score_table(&data, &kinds, text_ids)?,
+                space_prefix: data.add_space_prefix.unwrap_or(true),
+            }),
+        };
         data.merges = Vec::new();
+        data.scores = None;
         let specials = |wanted: &[TokenKind]| {
             let tokens = (0u32..).zip(&data.tokens).zip(&kinds).filter(|(_, kind)| wanted.contains(kind));
             SpecialMatcher::new(tokens.map(|((id, text), _)| (text.as_str(), id)))
@@ -79,36 +100,51 @@ impl Tokenizer {
             end_of_generation: end_of_generation_ids(&data, &kinds),
             data,
             kinds,
-            pre,
-            adds_bos,
-            whole_words: if pre.whole_words_first { text_ids } else { HashMap::new() },
-            merges,
+            adds,
+            encoder,
             bytes,
         })
     }
 
-    /// The tokens of `text`, without BOS.
+    /// The tokens of `text`, without BOS and EOS.
     ///
     /// Control and unknown tokens are recognised only under [`Specials::Parse`]. User-defined tokens always are, as in
     /// llama.cpp. Where several special tokens are spelled, the leftmost counts, and of those the longest. Tokens of
     /// other kinds are never special, however they are spelled.
     ///
-    /// Bytes for which the vocabulary has no token ([`Self::missing_bytes`]) are left out, as in llama.cpp; decoding
-    /// gives back everything else.
+    /// A SentencePiece vocabulary may put a space before text that follows nothing or a special token, reads U+2581 as
+    /// a space, and lets the unknown token stand for a character that it cannot spell. In a byte-level vocabulary,
+    /// bytes without a token ([`Self::missing_bytes`]) are left out, as in llama.cpp. Decoding gives back everything
+    /// else; [`Self::detokenize`] also takes away the space at the start.
     pub fn encode(&self, text: &str, specials: Specials) -> Vec<u32> {
+        match specials {
+            Specials::AsText => self.encode_spans(text, &[]),
+            Specials::Parse => self.encode_spans(text, std::slice::from_ref(&(0..text.len()))),
+        }
+    }
+
+    /// As [`Self::encode`], but control and unknown tokens are recognised exactly where they lie within one of
+    /// `parsed`: ranges of bytes, ascending, without overlaps. Nothing else depends on the ranges; words and merges go
+    /// across their ends.
+    pub fn encode_spans(&self, text: &str, parsed: &[Range<usize>]) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3);
-        self.encode_onto(text, specials, &mut ids);
+        self.encode_onto(text, parsed, &mut ids);
         ids
     }
 
     /// The tokens of `text` as the start of a context: with BOS before them if the vocabulary wants it
-    /// ([`Self::adds_bos`]) and the text does not start with it already.
+    /// ([`Self::adds_bos`]) and the text does not start with it already, and with EOS after them if the vocabulary
+    /// wants that ([`Self::adds_eos`]).
     pub fn encode_prompt(&self, text: &str, specials: Specials) -> Vec<u32> {
-        let Some(bos) = self.data.bos.filter(|_| self.adds_bos) else { return self.encode(text, specials) };
-        let mut ids = vec![bos];
-        self.encode_onto(text, specials, &mut ids);
-        if ids.get(1) == Some(&bos) {
-            ids.remove(0);
+        let mut ids = self.begin_with_bos(self.encode(text, specials));
+        ids.extend(self.data.eos.filter(|_| self.adds.eos));
+        ids
+    }
+
+    /// `ids` with BOS before them if the vocabulary wants it and they do not start with it already.
+    pub(crate) fn begin_with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if let Some(bos) = self.data.bos.filter(|bos| self.adds.bos && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
         }
         ids
     }
@@ -135,6 +171,21 @@ impl Tokenizer {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         for &id in ids {
             bytes.extend_from_slice(self.token_bytes(id, controls)?);
+        }
+        Ok(bytes)
+    }
+
+    /// As [`Self::decode`], for `ids` that are a context from its start: if the first of them starts with the space
+    /// that [`Self::encode`] puts before a text, that space is left out, as in llama.cpp.
+    ///
+    /// # Errors
+    ///
+    /// If the vocabulary has not all of them; the first that is missing is named.
+    pub fn detokenize(&self, ids: &[u32], controls: ControlTokens) -> Result<Vec<u8>, TokenOutOfRange> {
+        let mut bytes = self.decode(ids, controls)?;
+        let first = ids.first().map_or(Ok(&[] as &[u8]), |&id| self.token_bytes(id, controls))?;
+        if self.prefixes_space() && first.starts_with(b" ") {
+            bytes.remove(0);
         }
         Ok(bytes)
     }
@@ -174,7 +225,17 @@ impl Tokenizer {
 
     /// Whether a prompt starts with BOS.
     pub fn adds_bos(&self) -> bool {
-        self.adds_bos
+        self.adds.bos
+    }
+
+    /// Whether a prompt ends with EOS.
+    pub fn adds_eos(&self) -> bool {
+        self.adds.eos
+    }
+
+    /// Whether a space is put before text that follows nothing or a special token.
+    pub fn prefixes_space(&self) -> bool {
+        self.encoder.prefixes_space()
     }
 
     /// The beginning of a text.
@@ -209,40 +270,40 @@ impl Tokenizer {
 
     /// The bytes which text may hold but for which there is no token: rare controls and parts of rare characters.
     pub fn missing_bytes(&self) -> Vec<u8> {
-        let missing = |byte: &u8| self.merges.byte_ids[usize::from(*byte)] == NO_TOKEN;
-        (0..=u8::MAX).filter(|byte| missing(byte) && !vocabulary::never_in_utf8(*byte)).collect()
+        (0..=u8::MAX).filter(|&byte| self.encoder.lacks(byte) && !vocabulary::never_in_utf8(byte)).collect()
     }
 
-    fn encode_onto(&self, text: &str, specials: Specials, ids: &mut Vec<u32>) {
-        let matcher = match specials {
-            Specials::AsText => &self.user_defined,
-            Specials::Parse => &self.all_specials,
-        };
+    fn encode_onto(&self, text: &str, parsed: &[Range<usize>], ids: &mut Vec<u32>) {
         let mut scratch = MergeScratch::default();
         let mut start = 0;
-        while let Some(found) = matcher.find(text, start) {
+        while start < text.len() {
+            let found = self.find_special(text, start, parsed);
             // A spelling is whole characters, so it starts and ends between characters.
-            self.encode_plain(&text[start..found.start], &mut scratch, ids);
+            let end = found.map_or(text.len(), |found| found.start);
+            if start < end {
+                self.encoder.encode(&text[start..end], &mut scratch, ids);
+            }
+            let Some(found) = found else { return };
             ids.push(found.id);
             start = found.end;
         }
-        self.encode_plain(&text[start..], &mut scratch, ids);
     }
 
-    /// Appends the tokens of `text`, in which nothing is special.
-    fn encode_plain(&self, text: &str, scratch: &mut MergeScratch, ids: &mut Vec<u32>) {
-        let mut spelling = String::new();
-        self.pre.each_word(text, |word| {
-            if self.pre.whole_words_first {
-                spelling.clear();
-                spelling.extend(word.bytes().map(char_of));
-                if let Some(&id) = self.whole_words.get(&spelling) {
-                    ids.push(id);
-                    return;
-                }
-            }
-            self.merges.encode_word(word.as_bytes(), scratch, ids);
-        });
+    /// The first special token in `text` at or after byte `from`. Control and unknown ones count only within `parsed`.
+    fn find_special(&self, text: &str, from: usize, parsed: &[Range<usize>]) -> Option<Found> {
+        let bytes = text.as_bytes();
+        (from..bytes.len()).filter(|&start| self.all_specials.starts_with(bytes[start])).find_map(|start| {
+            let span = parsed.get(parsed.partition_point(|span| span.end <= start));
+            let end = span.filter(|span| span.start <= start).map_or(start, |span| span.end.min(bytes.len()));
+            let any = self.all_specials.longest_start_of(&bytes[start..end]);
+            let defined = self.user_defined.longest_start_of(&bytes[start..]);
+            let (length, id) = match (any, defined) {
+                (Some(any), Some(defined)) if defined.0 > any.0 => defined,
+                (Some(any), _) => any,
+                (None, defined) => defined?,
+            };
+            Some(Found { start, end: start + length, id })
+        })
     }
 
     fn index(&self, id: u32) -> Result<usize, TokenOutOfRange> {
@@ -254,6 +315,7 @@ impl Tokenizer {
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokenizer")
+            .field("model", &self.data.model)
             .field("pre", &self.data.pre)
             .field("tokens", &self.token_count())
             .finish_non_exhaustive()

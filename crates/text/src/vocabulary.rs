@@ -1,28 +1,35 @@
 //! A vocabulary as files describe it, and the checks it must pass before anything is encoded with it.
 
 use crate::byte_alphabet::char_of;
+use crate::end_of_generation::is_ending;
 use crate::merge::{Merge, MergeTable, NO_TOKEN};
+use crate::score_merge::{SPELLED_SPACE, ScoreTable, TOKEN_BYTES_MAX, rank_of_score};
 use crate::specials::SPECIAL_BYTES_MAX;
 use crate::split::{PreTokenizer, pre_tokenizer_names};
+use crate::token_bytes::byte_token;
+use crate::tokenizer::Additions;
 use std::collections::HashMap;
 
 /// A vocabulary, field by field as GGUF names them (`tokenizer.ggml.*`). Plain data, which [`crate::Tokenizer::new`]
 /// checks.
 #[derive(Clone, Debug)]
 pub struct VocabularyData {
-    /// `model`: the kind of vocabulary. Only `gpt2` (byte-level BPE) is supported.
+    /// `model`: the kind of vocabulary, `gpt2` (byte-level BPE) or `llama` (SentencePiece).
     pub model: String,
-    /// `pre`: how text is cut into words; one of [`crate::pre_tokenizer_names`].
+    /// `pre`: how text is cut into words; one of [`crate::pre_tokenizer_names`]. Only for `gpt2`.
     pub pre: Option<String>,
-    /// `tokens`: each token's spelling, by id. Bytes are spelled in the GPT-2 alphabet, where `Ġ` is a space.
+    /// `tokens`: each token's spelling, by id. In `gpt2` bytes are spelled in the GPT-2 alphabet, where `Ġ` is a space;
+    /// in `llama` U+2581 is a space.
     pub tokens: Vec<String>,
     /// `token_type`: a number from [`TokenKind`] for each token; without the key every token is normal.
     pub token_types: Option<Vec<i32>>,
-    /// `merges`: pairs of tokens, lowest rank first, each as `left right`.
+    /// `scores`: a number for each token; text becomes tokens of high scores first. Only for `llama`.
+    pub scores: Option<Vec<f32>>,
+    /// `merges`: pairs of tokens, lowest rank first, each as `left right`. Only for `gpt2`.
     pub merges: Vec<String>,
-    /// `bos_token_id`: the beginning of a text.
+    /// `bos_token_id`: the beginning of a text. Without the key, `llama` has 1.
     pub bos: Option<u32>,
-    /// `eos_token_id`: the end of a text.
+    /// `eos_token_id`: the end of a text. Without the key, `llama` has 2.
     pub eos: Option<u32>,
     /// `eot_token_id`: the end of a turn.
     pub eot: Option<u32>,
@@ -32,8 +39,13 @@ pub struct VocabularyData {
     pub unknown: Option<u32>,
     /// `padding_token_id`.
     pub padding: Option<u32>,
-    /// `add_bos_token`: whether a prompt starts with BOS. Without the key, `pre` decides.
+    /// `add_bos_token`: whether a prompt starts with BOS. Without the key, `pre` decides; in `llama` it does.
     pub add_bos: Option<bool>,
+    /// `add_eos_token`: whether a prompt ends with EOS. Without the key it does not.
+    pub add_eos: Option<bool>,
+    /// `add_space_prefix`: whether a space is put before text that follows nothing or a special token. Only for
+    /// `llama`, where it is without the key.
+    pub add_space_prefix: Option<bool>,
 }
 
 /// What a token is for. The numbers are GGUF's.
@@ -73,8 +85,8 @@ impl TokenKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VocabularyError {
-    /// Not a byte-level BPE vocabulary.
-    #[error("tokenizer model `{model}` is not supported (supported: gpt2)")]
+    /// Neither a byte-level BPE nor a SentencePiece vocabulary.
+    #[error("tokenizer model `{model}` is not supported (supported: gpt2, llama)")]
     UnknownModel {
         /// What the file says.
         model: String,
@@ -106,6 +118,23 @@ pub enum VocabularyError {
         /// Length of the list of types.
         types: usize,
     },
+    /// A SentencePiece vocabulary without scores does not say what to merge first.
+    #[error("the vocabulary has no token scores")]
+    MissingScores,
+    /// The lists are not of one length.
+    #[error("{tokens} tokens but {scores} token scores")]
+    ScoreCount {
+        /// Length of the list of tokens.
+        tokens: usize,
+        /// Length of the list of scores.
+        scores: usize,
+    },
+    /// A score that is not a number has no place in any order.
+    #[error("the score of token {id} is not a number")]
+    ScoreIsNan {
+        /// The token.
+        id: u32,
+    },
     /// A token's type is not one of GGUF's.
     #[error("token {id} has the unknown type {value} (known: 0 to 6)")]
     UnknownTokenType {
@@ -132,6 +161,16 @@ pub enum VocabularyError {
         /// The limit.
         max: usize,
     },
+    /// A SentencePiece token is longer than texts are searched for.
+    #[error("token {id} has {bytes} bytes, more than {max}")]
+    TokenTooLong {
+        /// The token.
+        id: u32,
+        /// Length of its spelling.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
     /// A token with a role is not in the vocabulary.
     #[error("the {role} token is {id}, but there are only {tokens} tokens")]
     RoleOutOfRange {
@@ -145,6 +184,9 @@ pub enum VocabularyError {
     /// Prompts are to start with a token that the file does not name.
     #[error("the vocabulary wants BOS added to prompts but names no BOS token")]
     MissingBos,
+    /// Prompts are to end with a token that the file does not name.
+    #[error("the vocabulary wants EOS added to prompts but names no EOS token")]
+    MissingEos,
     /// A merge is not two spellings with a space between them.
     #[error("merge {index} is `{merge}`, not two tokens with a space between")]
     MalformedMerge {
@@ -161,7 +203,8 @@ pub enum VocabularyError {
         /// The part or the result that is missing.
         text: String,
     },
-    /// A vocabulary without the printable ASCII characters and the newline is not byte-level BPE.
+    /// A byte-level vocabulary has no token for a printable ASCII character or the newline. A SentencePiece vocabulary
+    /// has none for the space, or none for some byte of text and no unknown token either.
     #[error("byte {byte:#04x} has no token")]
     MissingByte {
         /// The lowest byte that has none.
@@ -174,16 +217,37 @@ pub(crate) fn never_in_utf8(byte: u8) -> bool {
     matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff)
 }
 
-/// The way of cutting words that `data` names.
-pub(crate) fn check_names(data: &VocabularyData) -> Result<PreTokenizer, VocabularyError> {
-    if data.model != "gpt2" {
-        return Err(VocabularyError::UnknownModel { model: data.model.clone() });
+/// The kind of a vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// GGUF's `gpt2`, with its way of cutting words.
+    BytePair(PreTokenizer),
+    /// GGUF's `llama`.
+    SentencePiece,
+}
+
+/// The kind of vocabulary that `data` names.
+pub(crate) fn check_names(data: &VocabularyData) -> Result<Family, VocabularyError> {
+    match data.model.as_str() {
+        "gpt2" => {
+            let pre = data.pre.as_ref().ok_or(VocabularyError::MissingPreTokenizer)?;
+            let known = PreTokenizer::named(pre).map(Family::BytePair);
+            known.ok_or_else(|| VocabularyError::UnknownPreTokenizer { pre: pre.clone() })
+        }
+        "llama" => Ok(Family::SentencePiece),
+        _ => Err(VocabularyError::UnknownModel { model: data.model.clone() }),
     }
-    let pre = data.pre.as_ref().ok_or(VocabularyError::MissingPreTokenizer)?;
-    PreTokenizer::named(pre).ok_or_else(|| VocabularyError::UnknownPreTokenizer { pre: pre.clone() })
+}
+
+/// Gives a SentencePiece vocabulary the roles that its files need not name. Source: llama.cpp's defaults.
+pub(crate) fn fill_roles(data: &mut VocabularyData) {
+    let existing = |id: u32| Some(id).filter(|&id| usize::try_from(id).is_ok_and(|id| id < data.tokens.len()));
+    (data.bos, data.eos) = (data.bos.or(existing(1)), data.eos.or(existing(2)));
 }
 
 /// The kind of every token, after checking that ids fit and that special tokens are short enough to search for.
+///
+/// A user-defined token that ends turns or texts is a control token, as in llama.cpp: users could end a turn by it.
 pub(crate) fn check_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, VocabularyError> {
     let tokens = data.tokens.len();
     fits("tokens", tokens)?;
@@ -195,8 +259,11 @@ pub(crate) fn check_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, Vocab
     let kinds = (0u32..)
         .zip(types)
         .map(|(id, &value)| TokenKind::from_gguf(value).ok_or(VocabularyError::UnknownTokenType { id, value }));
-    let kinds = kinds.collect::<Result<Vec<TokenKind>, _>>()?;
-    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(&kinds) {
+    let mut kinds = kinds.collect::<Result<Vec<TokenKind>, _>>()?;
+    for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(&mut kinds) {
+        if *kind == TokenKind::UserDefined && is_ending(text) {
+            *kind = TokenKind::Control;
+        }
         if matches!(kind, TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined)
             && text.len() > SPECIAL_BYTES_MAX
         {
@@ -206,8 +273,8 @@ pub(crate) fn check_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, Vocab
     Ok(kinds)
 }
 
-/// Checks that every token with a role exists. Whether prompts start with BOS.
-pub(crate) fn check_roles(data: &VocabularyData, pre: PreTokenizer) -> Result<bool, VocabularyError> {
+/// Checks that every token with a role exists. What prompts get besides their text.
+pub(crate) fn check_roles(data: &VocabularyData, family: Family) -> Result<Additions, VocabularyError> {
     let roles = [
         ("bos", data.bos),
         ("eos", data.eos),
@@ -224,10 +291,56 @@ pub(crate) fn check_roles(data: &VocabularyData, pre: PreTokenizer) -> Result<bo
             return Err(VocabularyError::RoleOutOfRange { role, id, tokens });
         }
     }
-    match (data.add_bos, data.bos) {
-        (Some(true), None) => Err(VocabularyError::MissingBos),
-        (Some(add), _) => Ok(add),
-        (None, bos) => Ok(pre.adds_bos && bos.is_some()),
+    let adds_bos_unasked = match family {
+        Family::BytePair(pre) => pre.adds_bos && data.bos.is_some(),
+        Family::SentencePiece => data.bos.is_some(),
+    };
+    let adds = Additions { bos: data.add_bos.unwrap_or(adds_bos_unasked), eos: data.add_eos.unwrap_or(false) };
+    match (data.bos, data.eos) {
+        (None, _) if adds.bos => Err(VocabularyError::MissingBos),
+        (_, None) if adds.eos => Err(VocabularyError::MissingEos),
+        _ => Ok(adds),
+    }
+}
+
+/// The scores and the bytes, for the tokens `text_ids` that text may become.
+pub(crate) fn score_table(
+    data: &VocabularyData,
+    kinds: &[TokenKind],
+    text_ids: HashMap<String, u32>,
+) -> Result<ScoreTable, VocabularyError> {
+    let scores = data.scores.as_ref().ok_or(VocabularyError::MissingScores)?;
+    if scores.len() != data.tokens.len() {
+        return Err(VocabularyError::ScoreCount { tokens: data.tokens.len(), scores: scores.len() });
+    }
+    let (mut tokens, mut longest) = (HashMap::with_capacity(text_ids.len()), 0);
+    let mut byte_ids = [NO_TOKEN; 256];
+    for (((id, text), score), kind) in (0u32..).zip(&data.tokens).zip(scores).zip(kinds) {
+        if score.is_nan() {
+            return Err(VocabularyError::ScoreIsNan { id });
+        }
+        if *kind == TokenKind::Byte
+            && let Some(byte) = byte_token(text)
+            && byte_ids[usize::from(byte)] == NO_TOKEN
+        {
+            byte_ids[usize::from(byte)] = id;
+        }
+        if text_ids.get(text) == Some(&id) {
+            if text.len() > TOKEN_BYTES_MAX {
+                return Err(VocabularyError::TokenTooLong { id, bytes: text.len(), max: TOKEN_BYTES_MAX });
+            }
+            longest = longest.max(text.len());
+            tokens.insert(text.clone(), Merge { rank: rank_of_score(*score), result: id });
+        }
+    }
+    if !tokens.contains_key(SPELLED_SPACE.encode_utf8(&mut [0; 4]) as &str) {
+        // As bytes the spelling of a space would not decode to a space.
+        return Err(VocabularyError::MissingByte { byte: b' ' });
+    }
+    let missing = (0..=u8::MAX).find(|&byte| byte_ids[usize::from(byte)] == NO_TOKEN && !never_in_utf8(byte));
+    match (missing, data.unknown) {
+        (Some(byte), None) => Err(VocabularyError::MissingByte { byte }),
+        (_, unknown) => Ok(ScoreTable { tokens, longest, byte_ids, unknown }),
     }
 }
 

@@ -25,12 +25,15 @@ pub fn vocabulary(json: &str) -> Result<VocabularyData, Box<dyn Error>> {
     let value: Value = serde_json::from_str(json)?;
     let strings = |key: &str| list(&value, key, |v| v.as_str().map(str::to_owned));
     let id = |key: &str| value[key].as_u64().and_then(|id| u32::try_from(id).ok());
+    #[expect(clippy::cast_possible_truncation, reason = "scores are single precision in the file")]
+    let score = |v: &Value| v.as_f64().map(|score| score as f32);
     let kind = |v: &Value| v.as_i64().and_then(|kind| i32::try_from(kind).ok());
     Ok(VocabularyData {
         model: value["model"].as_str().unwrap_or_default().to_owned(),
         pre: value["pre"].as_str().map(str::to_owned),
         tokens: strings("tokens")?,
         token_types: if value["token_types"].is_null() { None } else { Some(list(&value, "token_types", kind)?) },
+        scores: if value["scores"].is_null() { None } else { Some(list(&value, "scores", score)?) },
         merges: strings("merges")?,
         bos: id("bos"),
         eos: id("eos"),
@@ -39,6 +42,8 @@ pub fn vocabulary(json: &str) -> Result<VocabularyData, Box<dyn Error>> {
         unknown: id("unknown"),
         padding: id("padding"),
         add_bos: value["add_bos"].as_bool(),
+        add_eos: value["add_eos"].as_bool(),
+        add_space_prefix: value["add_space_prefix"].as_bool(),
     })
 }
 

@@ -9,4 +9,5 @@ mod loading;
 mod naive;
 mod properties;
 mod random;
+mod sentence_piece;
 mod stream;

@@ -4,6 +4,7 @@ use crate::random::{self, CONTROL, NORMAL, USER_DEFINED, add_token, bytes_only};
 use crate::{golden, naive};
 use fastrand::Rng;
 use muser_text::{ControlTokens, Specials, TokenKind, Tokenizer};
+use std::slice::from_ref;
 
 #[test]
 fn merging_gives_what_the_step_by_step_definition_gives() {
@@ -53,6 +54,46 @@ fn text_never_becomes_a_control_token_unless_the_caller_allows_it() {
         parsed += controls(Specials::Parse);
     }
     assert!(parsed > 1000, "the texts hold too few control tokens to show anything: {parsed}");
+}
+
+#[test]
+fn control_tokens_are_parsed_exactly_where_they_lie_within_a_span() {
+    let mut data = bytes_only("gpt-2");
+    let control = add_token(&mut data, "<|a|>", CONTROL);
+    let defined = add_token(&mut data, "<|a|>!", USER_DEFINED);
+    let tokenizer = Tokenizer::new(data).expect("a good vocabulary");
+    let is_parsed =
+        |start: usize, end: usize| tokenizer.encode_spans("x<|a|>y", from_ref(&(start..end))).contains(&control);
+    assert!(is_parsed(1, 6) && is_parsed(0, 7) && is_parsed(0, 99));
+    assert!(!is_parsed(0, 5) && !is_parsed(2, 7) && !is_parsed(0, 0));
+    assert_eq!(tokenizer.encode_spans("<|a|><|a|>", &[0..1, 1..5, 5..10]), [60, 124, 97, 124, 62, control]);
+    assert_eq!(tokenizer.encode_spans("<|a|>!<|a|>!", from_ref(&(0..5))), [defined, defined]);
+}
+
+#[test]
+fn spans_change_nothing_but_which_control_tokens_are_parsed() {
+    let mut parsed = 0;
+    for seed in 0..3000 {
+        let mut random = Rng::with_seed(seed);
+        let tokenizer = Tokenizer::new(random::vocabulary(&mut random)).expect("a good vocabulary");
+        let text = random::text(&mut random, 40);
+        let mut cuts: Vec<usize> = (0..6).map(|_| random.usize(..=text.len())).collect();
+        cuts.sort_unstable();
+        let spans = [cuts[0]..cuts[1], cuts[2]..cuts[3], cuts[4]..cuts[5]];
+        let mut at = 0;
+        for id in tokenizer.encode_spans(&text, &spans) {
+            let end = at + tokenizer.token_bytes(id, ControlTokens::Show).expect("its own id").len();
+            if tokenizer.token_kind(id) == Ok(TokenKind::Control) {
+                assert!(spans.iter().any(|span| span.start <= at && end <= span.end), "seed {seed}: {id} in {text:?}");
+                parsed += 1;
+            }
+            at = end;
+        }
+        assert_eq!(at, text.len());
+        assert_eq!(tokenizer.encode_spans(&text, &[]), tokenizer.encode(&text, Specials::AsText));
+        assert_eq!(tokenizer.encode_spans(&text, from_ref(&(0..text.len()))), tokenizer.encode(&text, Specials::Parse));
+    }
+    assert!(parsed > 300, "the texts hold too few control tokens to show anything: {parsed}");
 }
 
 #[test]
@@ -110,7 +151,7 @@ fn bos_comes_before_a_prompt_exactly_once() {
 /// A step that looks at the whole rest of the text once per word or per merge would take minutes to hours here.
 #[test]
 fn very_long_words_and_runs_do_not_take_quadratic_time() {
-    let tokenizers = ["gpt-2", "smollm", "llama-bpe", "qwen35"].map(|pre| {
+    let tokenizers = ["gpt-2", "smollm", "llama-bpe", "qwen35", "gpt-4o"].map(|pre| {
         let mut data = bytes_only(pre);
         for merge in ["a a", "aa aa", "aaaa aaaa", "Ġ Ġ", "1 1", "a b"] {
             add_token(&mut data, &merge.replace(' ', ""), NORMAL);

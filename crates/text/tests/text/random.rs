@@ -4,7 +4,8 @@ use fastrand::Rng;
 use muser_text::VocabularyData;
 
 /// The names that the random vocabularies use, one of each way of cutting words.
-const PRE_TOKENIZERS: [&str; 7] = ["gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "dbrx", "glm4"];
+const PRE_TOKENIZERS: [&str; 9] =
+    ["gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "dbrx", "glm4", "gpt-4o", "tekken"];
 
 /// GGUF's number of a normal token.
 pub const NORMAL: i32 = 1;
@@ -12,6 +13,10 @@ pub const NORMAL: i32 = 1;
 pub const CONTROL: i32 = 3;
 /// GGUF's number of a user-defined token.
 pub const USER_DEFINED: i32 = 4;
+/// GGUF's number of an unknown token.
+pub const UNKNOWN: i32 = 2;
+/// GGUF's number of a byte token.
+pub const BYTE: i32 = 6;
 
 /// How the byte-level alphabet spells each byte, found independently of the crate: printable Latin-1 as it is, the
 /// others counted up from U+0100.
@@ -35,6 +40,7 @@ pub fn bytes_only(pre: &str) -> VocabularyData {
         pre: Some(pre.to_owned()),
         tokens: byte_spellings().into_iter().map(String::from).collect(),
         token_types: Some(vec![NORMAL; 256]),
+        scores: None,
         merges: Vec::new(),
         bos: None,
         eos: None,
@@ -43,6 +49,8 @@ pub fn bytes_only(pre: &str) -> VocabularyData {
         unknown: None,
         padding: None,
         add_bos: None,
+        add_eos: None,
+        add_space_prefix: None,
     }
 }
 
