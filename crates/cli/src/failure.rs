@@ -40,7 +40,7 @@ pub enum Failure {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A file cannot be read or written.
-    #[error("{path}: {reason}")]
+    #[error("{path:?}: {reason}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum Failure {
         reason: io::Error,
     },
     /// A file's contents are not what they should be.
-    #[error("{path}:{line}: {reason}")]
+    #[error("{path:?}, line {line}: {reason}")]
     Input {
         /// The file.
         path: PathBuf,
@@ -69,17 +69,38 @@ impl Failure {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Usage(_) => 2,
-            Self::Open(_) | Self::Vocabulary(_) => 3,
+            Self::Usage(_) | Self::Input { .. } => 2,
+            Self::Generate(reason) => of_request(reason),
+            Self::Quantize(reason) => reason.exit_code(),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
-            Self::Load(_) => 3,
-            Self::Generate(GenerateError::Step(StepError::Cache(_))) => 4,
-            _ => 1,
+            Self::Load(LoadError::Pool(_)) => 1,
+            Self::Open(_) | Self::Vocabulary(_) | Self::Load(_) | Self::Cache(_) => 3,
+            // What a shell reports for a program that SIGPIPE ended.
+            Self::Stdout(_) if self.is_reader_gone() => 141,
+            Self::Step(_) | Self::Forward(_) | Self::Pool(_) | Self::Io { .. } | Self::Stdout(_) => 1,
         })
+    }
+
+    /// Whether whoever read standard output has left, as `head` does: nobody needs to be told.
+    pub fn is_reader_gone(&self) -> bool {
+        matches!(self, Self::Stdout(reason) if reason.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// For `map_err` on files.
     pub fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> Self + '_ {
         |reason| Self::Io { path: path.to_owned(), reason }
+    }
+}
+
+/// A request is refused for what the user asked, for what the model is, or because it ran into something.
+fn of_request(reason: &GenerateError) -> u8 {
+    match reason {
+        GenerateError::Step(StepError::Cache(_)) => 4,
+        GenerateError::Cache(_) => 3,
+        GenerateError::EmptyPrompt
+        | GenerateError::PromptTooLong { .. }
+        | GenerateError::ContextTooLong { .. }
+        | GenerateError::Sampling(_) => 2,
+        _ => 1,
     }
 }

@@ -1,11 +1,16 @@
 //! The `muser` binary: flags in, plain values down, exit codes out.
 //!
 //! Standard output is data, standard error is for people. Exit codes: 0 done, 1 failed while running, 2 wrong usage,
-//! 3 the model file is damaged or not supported, 4 it does not fit in memory.
+//! 3 the model file is damaged or not supported, 4 it does not fit in memory, 141 the reader of standard output left.
+//!
+//! No signal is caught. An interrupt ends the process as the system does it (130 in a shell); whatever had been printed
+//! until then was flushed, and a file that was being written never had its name.
 
 mod commands;
 mod failure;
+mod input;
 mod model;
+mod output;
 mod settings;
 
 use std::process::ExitCode;
@@ -25,7 +30,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("muser: {failure}");
+            if !failure.is_reader_gone() {
+                output::tell(format_args!("muser: {failure}"));
+            }
             failure.exit_code()
         }
     }

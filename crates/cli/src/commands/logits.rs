@@ -1,28 +1,48 @@
 //! `muser logits`: full logits of every position, so that anyone can compare bits.
+//!
+//! The file appears under its name when the logits of all prompts are in it, never before.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use muser_kernels::attention::KvLayout;
 use muser_kv::{PagePool, SequenceCache};
-use muser_model::{Executor, LogitsWanted, SequenceInput};
+use muser_model::{Executor, LoadError, LogitsWanted, ModelConfig, SequenceInput, read_config};
 
 use crate::failure::Failure;
+use crate::input::read_text;
 use crate::model;
+use crate::output::NewFile;
 use crate::settings::LogitsArgs;
+
+/// A line of the file of token ids.
+struct Prompt {
+    /// Its number, from 1.
+    line: usize,
+    ids: Vec<u32>,
+}
 
 /// Runs the command.
 pub fn run(args: &LogitsArgs) -> Result<(), Failure> {
     let prompts = read_prompts(&args.ids)?;
-    let mut executor = model::executor(model::open(args.model.as_deref())?, &args.machine, args.chunk)?;
-    let mut out = BufWriter::new(File::create(&args.out).map_err(Failure::io(&args.out))?);
+    let files = model::open(args.model.as_deref())?;
+    let config = read_config(&files.metadata()).map_err(LoadError::from)?;
+    // All prompts are looked at before anything is computed, and before a large model takes its time to load.
     for prompt in &prompts {
-        write_logits(&mut executor, prompt, args.kv.into(), &mut |row| {
+        prompt.check(&config).map_err(|reason| refused(&args.ids, prompt.line, reason))?;
+    }
+    let mut out = NewFile::create(&args.out)?;
+    // No more rows than there are: the buffers grow with them.
+    let longest = prompts.iter().filter_map(|prompt| NonZeroUsize::new(prompt.ids.len())).max();
+    let rows = args.chunk.min(longest.unwrap_or(NonZeroUsize::MIN));
+    let mut executor = model::executor(files, &args.machine, rows)?;
+    for prompt in &prompts {
+        write_logits(&mut executor, &prompt.ids, args.kv.into(), &mut |row| {
             row.iter().try_for_each(|z| out.write_all(&z.to_le_bytes())).map_err(Failure::io(&args.out))
         })?;
     }
-    out.flush().map_err(Failure::io(&args.out))
+    out.finish()
 }
 
 /// Computes the logits of every position of `prompt` on its own and hands them on in order.
@@ -50,20 +70,37 @@ fn write_logits(
 }
 
 /// One prompt per line that is not empty: decimal ids separated by white space.
-fn read_prompts(path: &Path) -> Result<Vec<Vec<u32>>, Failure> {
-    let text = fs::read_to_string(path).map_err(Failure::io(path))?;
+fn read_prompts(path: &Path) -> Result<Vec<Prompt>, Failure> {
+    let text = read_text(path)?;
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let id = |word: &str| word.parse().map_err(|_| format!("{word:?} is not a token id"));
     let prompts = lines
-        .map(|(line, text)| {
-            let id = |word: &str| {
-                let reason = || format!("{word:?} is not a token id");
-                word.parse().map_err(|_| Failure::Input { path: path.to_owned(), line, reason: reason() })
-            };
-            text.split_whitespace().map(id).collect()
+        .map(|(line, text)| match text.split_whitespace().map(id).collect() {
+            Ok(ids) => Ok(Prompt { line, ids }),
+            Err(reason) => Err(refused(path, line, reason)),
         })
         .collect::<Result<Vec<_>, _>>()?;
     if prompts.is_empty() {
-        return Err(Failure::Input { path: path.to_owned(), line: 1, reason: "there are no token ids".into() });
+        return Err(refused(path, 1, "there are no token ids".into()));
     }
     Ok(prompts)
+}
+
+impl Prompt {
+    /// What the model cannot take of the prompt.
+    fn check(&self, config: &ModelConfig) -> Result<(), String> {
+        let ModelConfig { vocab, context, .. } = *config;
+        if let Some(id) = self.ids.iter().find(|id| **id as usize >= vocab) {
+            return Err(format!("token {id} does not exist: the vocabulary has {vocab}"));
+        }
+        let length = self.ids.len();
+        if length > context {
+            return Err(format!("{length} tokens are more than the model's context of {context}"));
+        }
+        Ok(())
+    }
+}
+
+fn refused(path: &Path, line: usize, reason: String) -> Failure {
+    Failure::Input { path: path.to_owned(), line, reason }
 }

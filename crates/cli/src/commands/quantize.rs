@@ -3,9 +3,9 @@
 //! Matrices change type; vectors and everything else stay as they are. The new file appears under its name when it is
 //! complete, never before.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use muser_kernels::formats::{QuantiseError, WeightClass, WeightType, dequantise_row, first_non_finite, quantise_row};
 use muser_kernels::pool::Pool;
@@ -13,6 +13,7 @@ use muser_weights::gguf::{GgufWriter, ModelFiles, Tensor, TensorError, Value, We
 
 use crate::failure::Failure;
 use crate::model;
+use crate::output::{NewFile, tell};
 use crate::settings::{QuantizeArgs, QuantizeTo};
 
 /// Rows converted at a time by all threads together: bounds the memory beside the files.
@@ -22,8 +23,8 @@ const ROWS_AT_ONCE: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeFailure {
     /// The output is there already.
-    #[error("{0} exists already; nothing was written")]
-    OutputExists(String),
+    #[error("{0:?} exists already; nothing was written")]
+    OutputExists(PathBuf),
     /// Precision would be lost twice.
     #[error("tensor {name:?} is {ty} and has lost precision already; --allow-requantize converts it nevertheless")]
     Requantize {
@@ -62,29 +63,42 @@ pub enum QuantizeFailure {
     Write(#[from] WriteError),
 }
 
+impl QuantizeFailure {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::OutputExists(_) | Self::Requantize { .. } => 2,
+            Self::ScaleBeside { .. } | Self::Tensor(_) | Self::Values { .. } | Self::NotFinite { .. } => 3,
+            Self::Write(_) => 1,
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &QuantizeArgs) -> Result<(), Failure> {
-    if args.output.exists() {
-        return Err(QuantizeFailure::OutputExists(args.output.display().to_string()).into());
-    }
+    refuse_existing(&args.output)?;
     let files = model::open(Some(&args.input))?;
-    let writer = plan(&files, args).map_err(Failure::from)?;
+    let writer = plan(&files, args)?;
     let mut pool = Pool::new(model::threads(args.threads))?;
-    let partial = args.output.with_extension("gguf.partial");
-    let written = write(&writer, &files, &partial, &mut pool)
-        .and_then(|()| fs::rename(&partial, &args.output).map_err(Failure::io(&args.output)));
-    if written.is_err() {
-        // Best effort: the failure itself is what the user needs to read.
-        let _ = fs::remove_file(&partial);
-    }
-    written?;
+    let mut out = NewFile::create(&args.output)?;
+    write(&writer, &files, &mut out, &mut pool)?;
+    // Once more: this may have taken minutes.
+    refuse_existing(&args.output)?;
+    out.finish()?;
     for tensor in writer.tensors() {
         let from = files.weight(tensor.name()).map_err(QuantizeFailure::from)?.ty;
         if from != tensor.weight_type() {
-            eprintln!("{:<40} {from} -> {}", tensor.name(), tensor.weight_type());
+            tell(format_args!("{:<40} {from} -> {}", tensor.name(), tensor.weight_type()));
         }
     }
     Ok(())
+}
+
+fn refuse_existing(path: &Path) -> Result<(), QuantizeFailure> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Err(QuantizeFailure::OutputExists(path.to_owned())),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Metadata and tensors of the new file; nothing is written yet.
@@ -131,22 +145,25 @@ fn is_matrix(tensor: &Tensor<'_>) -> bool {
     tensor.shape().len() > 1 && tensor.name().ends_with(".weight")
 }
 
-fn write(writer: &GgufWriter, files: &ModelFiles, path: &Path, pool: &mut Pool) -> Result<(), Failure> {
-    let file = File::create_new(path).map_err(Failure::io(path))?;
-    let mut out = BufWriter::new(file);
+/// Writes the file `writer` describes, each tensor of `files` in its new type.
+fn write(
+    writer: &GgufWriter,
+    files: &ModelFiles,
+    out: &mut impl Write,
+    pool: &mut Pool,
+) -> Result<(), QuantizeFailure> {
     let mut failure = None;
-    let written = writer.write(&mut out, |planned, data| {
+    let written = writer.write(out, |planned, data| {
         let weight = files.weight(planned.name()).map_err(io::Error::other)?;
         convert(weight, planned.weight_type(), pool, data).unwrap_or_else(|reason| {
             failure = Some(reason.named(planned.name()));
             Err(io::Error::other("refused values"))
         })
     });
-    if let Some(failure) = failure {
-        return Err(failure.into());
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(written?),
     }
-    written.map_err(QuantizeFailure::from)?;
-    out.into_inner().map_err(|error| Failure::io(path)(error.into_error()))?.sync_all().map_err(Failure::io(path))
 }
 
 /// Values that a conversion cannot carry over, before the tensor's name is known.

@@ -1,0 +1,106 @@
+//! What leaves the program beside standard output: files that have their name only when they are whole, and words for
+//! people.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// A file being written. It has another name, in the same folder, until [`Self::finish`]; dropped before, it is removed.
+///
+/// Something at the path that is no regular file, such as a device or a pipe, is written to as it is.
+pub struct NewFile {
+    out: BufWriter<File>,
+    path: PathBuf,
+    /// The name until it is whole; `None` once it is, and for what is written to as it is.
+    partial: Option<PathBuf>,
+}
+
+impl NewFile {
+    /// Begins the file that will be at `path`, replacing what is there then.
+    pub fn create(path: &Path) -> Result<Self, Failure> {
+        let created = match fs::metadata(path) {
+            Ok(found) if !found.is_file() => File::create(path).map(|file| (file, path.to_owned(), None)),
+            // Through links, so that renaming replaces the file and not the link to it.
+            Ok(_) => fs::canonicalize(path).and_then(Self::begin),
+            Err(_) => Self::begin(path.to_owned()),
+        };
+        let (file, path, partial) = created.map_err(Failure::io(path))?;
+        Ok(Self { out: BufWriter::new(file), path, partial })
+    }
+
+    /// Gives the file its name, once its bytes are on the disk.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        let named = self.out.flush().and_then(|()| match &self.partial {
+            Some(partial) => self.out.get_ref().sync_all().and_then(|()| fs::rename(partial, &self.path)),
+            None => Ok(()),
+        });
+        named.map_err(Failure::io(&self.path))?;
+        self.partial = None;
+        Ok(())
+    }
+
+    fn begin(path: PathBuf) -> io::Result<(File, PathBuf, Option<PathBuf>)> {
+        // The process's number keeps two that write the same file from disturbing each other.
+        let mut partial = OsString::from(&path);
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = PathBuf::from(partial);
+        Ok((File::create_new(&partial)?, path, Some(partial)))
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            // Best effort: the failure that led here is what the user needs to read.
+            let _ = fs::remove_file(partial);
+        }
+    }
+}
+
+/// Writes a line to standard error. If nobody reads it any more, nothing is lost.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{}", one_line(&line.to_string()));
+}
+
+/// `text` with escapes for what would break the line or steer a terminal: names out of a file may hold anything.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    // Line and paragraph separators, and what turns the direction of writing, are not controls by Unicode's list.
+    let steers = |c: char| {
+        c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}'..='\u{200f}')
+    };
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if steers(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_keeps_its_text_and_cannot_steer_a_terminal() {
+        assert!(matches!(one_line("naïve – 日本 \u{1f600} \\ \""), Cow::Borrowed(_)));
+        assert_eq!(one_line("a\nb\r\u{1b}[31mc\u{9b}d\u{7f}\t"), "a\\nb\\r\\u{1b}[31mc\\u{9b}d\\u{7f}\\t");
+        assert_eq!(one_line("x\u{202e}gpj\u{2028}"), "x\\u{202e}gpj\\u{2028}");
+    }
+}
