@@ -19,7 +19,7 @@ use clap::Parser;
 use settings::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(settings::with_long_spellings(std::env::args_os()));
+    let cli = Cli::parse_from(settings::with_two_dashes(std::env::args_os()));
     let outcome = match &cli.command {
         Command::Run(args) => commands::run::run(args),
         Command::Inspect(args) => commands::inspect::run(args),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use muser_kernels::cpu::Kernels;
+use muser_kernels::pool::Pool;
 use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
 
@@ -28,21 +29,13 @@ pub fn open(path: Option<&Path>) -> Result<Arc<ModelFiles>, Failure> {
 
 /// Loads the model into an executor for steps of up to `rows_max` rows.
 pub fn executor(files: Arc<ModelFiles>, machine: &MachineArgs, rows_max: NonZeroUsize) -> Result<Executor, Failure> {
-    let kernels = match &machine.kernels {
-        None => Kernels::detected(),
-        Some(name) => Kernels::named(name).ok_or_else(|| unknown_kernels(name))?,
-    };
-    let threads = threads(machine.threads);
+    let (kernels, threads) = (machine.kernels.unwrap_or_else(Kernels::detected), threads(machine.threads));
     let model = Arc::new(Model::load(files, threads)?);
     Ok(Executor::new(model, kernels, threads, rows_max)?)
 }
 
-/// The number asked for, or one per core.
+/// The number asked for, or one per core as far as a pool can have them.
 pub fn threads(asked: Option<NonZeroUsize>) -> NonZeroUsize {
-    asked.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
-}
-
-fn unknown_kernels(name: &str) -> Failure {
-    let available: Vec<&str> = Kernels::available().iter().map(|kernels| kernels.name).collect();
-    Failure::Usage(format!("kernels {name:?} cannot run here; this CPU can run: {}", available.join(", ")))
+    let per_core = || available_parallelism().map_or(1, NonZeroUsize::get).clamp(1, Pool::THREADS_MAX);
+    asked.or_else(|| NonZeroUsize::new(per_core())).unwrap_or(NonZeroUsize::MIN)
 }

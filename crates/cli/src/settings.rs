@@ -1,24 +1,37 @@
 //! What the user asked for, parsed and checked once. Everything below the command line receives plain values.
 
 use std::ffi::OsString;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muser_kernels::attention::KvLayout;
+use muser_kernels::cpu::Kernels;
+use muser_kernels::pool::Pool;
 
-/// Spells out llama.cpp's flags of several letters behind one dash, which the parser would read as several flags.
-pub fn with_long_spellings(args: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    args.into_iter().map(|arg| match arg.to_str() {
-        Some("-ctk") => "--cache-type-k".into(),
-        Some("-ctv") => "--cache-type-v".into(),
-        _ => arg,
+/// Gives a flag of one dash and several letters, as llama.cpp has them, the two dashes that the parser needs to see one
+/// flag instead of a short one with a value. What follows `--` is left alone.
+///
+/// This changes no value: the parser never takes an argument that begins with a dash and a letter as one.
+pub fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut only_values = false;
+    args.into_iter().map(move |arg| {
+        only_values |= arg == "--";
+        let name = arg.to_str().and_then(|text| text.strip_prefix('-')).unwrap_or_default();
+        let has_letters = name.len() > 1 && name.bytes().all(|byte| byte.is_ascii_lowercase());
+        if has_letters && !only_values { format!("--{name}").into() } else { arg }
     })
 }
 
+/// Shown by `--help`.
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 model file damaged or not supported, 4 does not fit in memory, \
+141 the reader of standard output left before the end.\n";
+
 /// LLM inference: prefill where the FLOPs are, decode where the memory is.
 #[derive(Debug, Parser)]
-#[command(name = "muser", version, arg_required_else_help = true)]
+#[command(name = "muser", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -44,11 +57,11 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
     /// Threads that compute [default: one per core].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<NonZeroUsize>,
     /// Instruction set to use, by name: scalar, avx2, avx512 [default: the best this CPU has].
-    #[arg(long, value_name = "NAME")]
-    pub kernels: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = kernels)]
+    pub kernels: Option<Kernels>,
 }
 
 /// How keys and values are kept.
@@ -70,32 +83,78 @@ impl From<KvType> for KvLayout {
     }
 }
 
+/// The layout's name on the command line.
+impl std::fmt::Display for KvType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Q8 => "q8",
+            Self::F16 => "f16",
+        })
+    }
+}
+
+/// Where the random numbers of a text start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seed {
+    /// A new seed each time.
+    Random,
+    /// This one.
+    Fixed(u64),
+}
+
+impl FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "-1" {
+            return Ok(Self::Random);
+        }
+        text.parse().map(Self::Fixed).map_err(|_| format!("needs -1 or a number from 0 to {}", u64::MAX))
+    }
+}
+
+/// The text to continue, given in one of three ways.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct PromptArgs {
+    /// Text to continue.
+    #[arg(value_name = "PROMPT")]
+    pub text: Option<String>,
+    /// Text to continue, as a flag.
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT")]
+    pub flag: Option<String>,
+    /// File with the text to continue; one line break at its end does not count.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
 /// `muser run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// Model file [default: the model that ships with muser].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// Text to continue.
-    pub prompt: String,
+    #[command(flatten)]
+    pub prompt: PromptArgs,
     /// Tokens to generate at most; -1 goes on until the model ends or the context is full.
-    #[arg(short = 'n', long = "predict", default_value_t = -1, allow_negative_numbers = true,
+    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: i64,
     /// Temperature; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", default_value_t = 0.8, allow_negative_numbers = true)]
+    #[arg(long, alias = "temperature", value_name = "T", default_value_t = 0.8, allow_negative_numbers = true,
+          value_parser = temperature)]
     pub temp: f32,
-    /// Seed of the random choice [default: a new one each time, printed with the statistics].
-    #[arg(short, long)]
-    pub seed: Option<u64>,
-    /// Positions to make room for [default: what the model was trained for].
-    #[arg(short, long = "ctx-size")]
-    pub ctx_size: Option<NonZeroU32>,
-    /// Layout of cached keys.
-    #[arg(long = "cache-type-k", value_enum, default_value_t = KvType::Q8)]
+    /// Seed of the random choice; -1 takes a new one each time and prints it with the statistics.
+    #[arg(short, long, default_value = "-1", allow_negative_numbers = true)]
+    pub seed: Seed,
+    /// Positions to make room for; 0 takes as many as the model was made for.
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub ctx_size: u32,
+    /// Layout of cached keys; -ctk for short.
+    #[arg(long, alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvType::Q8)]
     pub cache_type_k: KvType,
-    /// Layout of cached values; must equal that of the keys.
-    #[arg(long = "cache-type-v", value_enum, default_value_t = KvType::Q8)]
+    /// Layout of cached values; must equal that of the keys; -ctv for short.
+    #[arg(long, alias = "ctv", value_name = "TYPE", value_enum, default_value_t = KvType::Q8)]
     pub cache_type_v: KvType,
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -142,7 +201,7 @@ pub struct QuantizeArgs {
     #[arg(long)]
     pub allow_requantize: bool,
     /// Threads that compute [default: one per core].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<NonZeroUsize>,
 }
 
@@ -202,4 +261,19 @@ pub struct BenchArgs {
     pub output: BenchFormat,
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+fn thread_count(text: &str) -> Result<NonZeroUsize, String> {
+    let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= Pool::THREADS_MAX);
+    count.ok_or_else(|| format!("needs a number from 1 to {}", Pool::THREADS_MAX))
+}
+
+fn kernels(name: &str) -> Result<Kernels, String> {
+    let available = || Kernels::available().iter().map(|kernels| kernels.name).collect::<Vec<_>>().join(", ");
+    Kernels::named(name).ok_or_else(|| format!("this CPU can run: {}", available()))
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let temperature = text.parse().ok().filter(|value: &f32| value.is_finite() && *value >= 0.0);
+    temperature.ok_or_else(|| "needs a finite number that is not negative".into())
 }

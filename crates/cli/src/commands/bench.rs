@@ -63,7 +63,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         rows.push(Row {
             model: name.clone(),
             kernels: executor.cpu().kernels().name,
-            kv: format!("{:?}", args.kv).to_lowercase(),
+            kv: args.kv.to_string(),
             n_threads: executor.cpu().threads(),
             n_prompt: prompt,
             n_gen: generate,

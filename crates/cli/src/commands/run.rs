@@ -1,16 +1,20 @@
 //! `muser run`: one prompt, its continuation on standard output, figures on standard error.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use muser_engine::{Finish, Generation, Outcome, Request, Sampling, load_tokenizer};
 use muser_kv::PagePool;
+use muser_model::{LoadError, read_config};
 use muser_text::{ControlTokens, Specials, StreamDecoder, Tokenizer};
 
 use crate::failure::Failure;
+use crate::input::read_text;
 use crate::model;
-use crate::settings::RunArgs;
+use crate::output::tell;
+use crate::settings::{PromptArgs, RunArgs, Seed};
 
 /// When things happened.
 struct Clock {
@@ -22,28 +26,36 @@ struct Clock {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.cache_type_k != args.cache_type_v {
-        return Err(Failure::Usage("keys and values are kept in one layout: give -ctk and -ctv the same value".into()));
+        return Err(Failure::Usage(format!(
+            "-ctk is {} and -ctv is {}: keys and values are kept in one layout, so give both flags the same value",
+            args.cache_type_k, args.cache_type_v
+        )));
     }
+    let text = prompt_text(&args.prompt)?;
     let start = Instant::now();
     let files = model::open(args.model.as_deref())?;
+    // The tokenizer first: it is checked in no time, while packing a large model's matrices takes many seconds.
+    let vocab = read_config(&files.metadata()).map_err(LoadError::from)?.vocab;
+    let tokenizer = load_tokenizer(&files.metadata(), vocab)?;
+    // Control tokens written in the prompt count as such: whoever types the command is the model's only user.
+    let prompt = tokenizer.encode_prompt(&text, Specials::Parse);
     let mut executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let (loaded, model) = (Instant::now(), executor.model().clone());
-    let config = model.config();
-    let tokenizer = load_tokenizer(&model.files().metadata(), config.vocab)?;
-    // Control tokens written in the prompt count as such: whoever types the command is the model's only user.
-    let prompt = tokenizer.encode_prompt(&args.prompt, Specials::Parse);
-    let seed = args.seed.unwrap_or_else(seed_from_clock);
+    let seed = match args.seed {
+        Seed::Fixed(seed) => seed,
+        Seed::Random => seed_from_clock(),
+    };
     let request = Request {
         prompt: &prompt,
         tokens_max: usize::try_from(args.predict).ok(),
-        context: args.ctx_size.map_or(config.context, |positions| positions.get() as usize),
+        context: if args.ctx_size == 0 { model.config().context } else { args.ctx_size as usize },
         kv: args.cache_type_k.into(),
         sampling: Sampling { temperature: args.temp, seed },
     };
     let generation = Generation::prefill(&mut executor, &PagePool::new(usize::MAX), &request)?;
     let mut clock = Clock { start, loaded, first_token: None };
     let mut printer = Printer::new(&tokenizer);
-    printer.text(&args.prompt);
+    printer.text(&text);
     let outcome = generation.run(
         |token| tokenizer.is_end_of_generation(token),
         |token| {
@@ -53,16 +65,32 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     )?;
     printer.finish()?;
     let cpu = executor.cpu();
-    eprintln!(
-        "\n{} weights, {} kernels, {} threads, {} bytes of {:?} KV, seed {seed}",
+    tell("");
+    tell(format_args!(
+        "{} weights, {} kernels, {} threads, {} bytes of {:?} KV, seed {seed}",
         bytes_of(model.weight_bytes()),
         cpu.kernels().name,
         cpu.threads(),
         outcome.kv_bytes,
         request.kv,
-    );
-    eprintln!("{}", figures(&clock, prompt.len(), outcome));
+    ));
+    tell(figures(&clock, prompt.len(), outcome));
     Ok(())
+}
+
+/// The text to continue, from where the user put it.
+fn prompt_text(args: &PromptArgs) -> Result<Cow<'_, str>, Failure> {
+    match (&args.file, args.text.as_ref().or(args.flag.as_ref())) {
+        (Some(path), _) => {
+            let mut text = read_text(path)?;
+            if text.ends_with('\n') {
+                text.pop();
+            }
+            Ok(text.into())
+        }
+        (None, Some(text)) => Ok(text.into()),
+        (None, None) => Err(Failure::Usage("there is no prompt".into())),
+    }
 }
 
 /// Writes text as soon as it is complete; a failure to write ends the generation and is reported once.
