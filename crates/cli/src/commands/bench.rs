@@ -4,11 +4,12 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use muser_kv::{PagePool, SequenceCache};
-use muser_model::{Executor, LogitsWanted, SequenceInput};
+use muser_model::{Executor, LoadError, LogitsWanted, SequenceInput, read_config};
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::model;
+use crate::output::one_line;
 use crate::settings::{BenchArgs, BenchFormat};
 
 /// From one token of a test to the next: a prime, so that every vocabulary is visited widely.
@@ -39,16 +40,20 @@ struct Test {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let longest = args.n_prompt.max(args.n_gen);
+    if longest == 0 {
+        return Err(Failure::Usage("there is nothing to measure: both -p and -n are 0".into()));
+    }
     let files = model::open(args.model.as_deref())?;
     let name = files.metadata().str("general.name").unwrap_or("unnamed").to_owned();
-    let mut executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
-    let context = executor.model().config().context;
-    let longest = args.n_depth + args.n_prompt.max(args.n_gen);
-    if longest > context {
+    let context = read_config(&files.metadata()).map_err(LoadError::from)?.context;
+    if args.n_depth.checked_add(longest).is_none_or(|positions| positions > context) {
         return Err(Failure::Usage(format!(
-            "a test of {longest} positions does not fit the model's context of {context}"
+            "a test of {longest} tokens at depth {} does not fit the model's context of {context}",
+            args.n_depth
         )));
     }
+    let mut executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let mut rows = Vec::new();
     for (prompt, generate) in [(args.n_prompt, 0), (0, args.n_gen)] {
         if prompt + generate == 0 {
@@ -126,7 +131,8 @@ fn print(rows: &[Row], format: BenchFormat) -> Result<(), Failure> {
                 let test = if row.n_prompt > 0 { format!("pp{}", row.n_prompt) } else { format!("tg{}", row.n_gen) };
                 let depth = if row.n_depth > 0 { format!(" @ d{}", row.n_depth) } else { String::new() };
                 let speed = format!("{:.2} ± {:.2}", row.avg_ts, row.stddev_ts);
-                let Row { model, kernels, kv, n_threads, .. } = row;
+                let Row { kernels, kv, n_threads, .. } = row;
+                let model = one_line(&row.model);
                 lines.push(format!("| {model} | {kernels} | {kv} | {n_threads} | {test}{depth} | {speed} |"));
             }
             lines.iter().try_for_each(|line| writeln!(out, "{line}")).map_err(Failure::Stdout)

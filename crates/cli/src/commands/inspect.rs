@@ -4,7 +4,8 @@
 
 use std::io::{self, Write};
 
-use muser_kernels::attention::KvLayout;
+use muser_engine::load_tokenizer;
+use muser_kv::{KvLayout, LayoutError, PageLayout};
 use muser_model::{Component, Identity, Model, ModelConfig, read_config};
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::{ModelFiles, Tensor, TensorType, Value};
@@ -13,6 +14,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::model;
+use crate::output::one_line;
 use crate::settings::InspectArgs;
 
 /// Elements of an array that are shown to people.
@@ -68,7 +70,10 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let mut report = describe(&files);
     match &config {
         Ok(config) => {
-            report.kv_bytes_per_position = Some(kv_bytes(config));
+            match kv_bytes(config) {
+                Ok(bytes) => report.kv_bytes_per_position = Some(bytes),
+                Err(reason) => report.problems.push(reason.to_string()),
+            }
             if let Ok(digest) = &digest {
                 report.identities = identities(digest, config);
             }
@@ -79,10 +84,12 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
         Ok(digest) => report.tensor_digest = Some(digest.tensors.to_string()),
         Err(reason) => report.problems.push(reason.to_string()),
     }
-    if config.is_ok()
-        && let Err(reason) = Model::check(&files)
-    {
-        report.problems.push(reason.to_string());
+    if let Ok(config) = &config {
+        let reasons = [
+            Model::check(&files).err().map(|reason| reason.to_string()),
+            load_tokenizer(&files.metadata(), config.vocab).err().map(|reason| reason.to_string()),
+        ];
+        report.problems.extend(reasons.into_iter().flatten());
     }
     report.runs = report.problems.is_empty();
     let mut out = io::stdout().lock();
@@ -129,9 +136,12 @@ fn identities(digest: &FileDigest, config: &ModelConfig) -> Vec<IdentityLine> {
     [("q8", KvLayout::Q8), ("f16", KvLayout::F16)].map(line).into()
 }
 
-fn kv_bytes(config: &ModelConfig) -> KvBytes {
-    let vectors = config.layers.len() * config.kv_heads * 2;
-    KvBytes { q8: vectors * (config.head_dim + 4), f16: vectors * config.head_dim * 2 }
+fn kv_bytes(config: &ModelConfig) -> Result<KvBytes, LayoutError> {
+    let bytes = |layout| {
+        let page = PageLayout::new(layout, config.kv_heads, config.head_dim)?;
+        Ok(config.layers.len() * page.row_bytes())
+    };
+    Ok(KvBytes { q8: bytes(KvLayout::Q8)?, f16: bytes(KvLayout::F16)? })
 }
 
 fn to_json(value: &Value<'_>) -> serde_json::Value {
@@ -148,7 +158,7 @@ fn to_json(value: &Value<'_>) -> serde_json::Value {
 
 fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     for path in report.files.iter().filter(|path| !path.is_empty()) {
-        writeln!(out, "file        {path}")?;
+        writeln!(out, "file        {}", one_line(path))?;
     }
     if report.files.iter().all(String::is_empty) {
         writeln!(out, "file        (the model that ships with muser)")?;
@@ -156,14 +166,14 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "size        {} bytes, {} parameters", report.file_bytes, report.parameters)?;
     writeln!(out, "\nmetadata")?;
     for (key, value) in &report.metadata {
-        writeln!(out, "  {key} = {}", shorten(value))?;
+        writeln!(out, "  {} = {}", one_line(key), one_line(&shorten(value)))?;
     }
     writeln!(out, "\ntensors")?;
     for tensor in &report.tensors {
         let shape: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
         let bytes = tensor.bytes.map_or("?".into(), |bytes| bytes.to_string());
         let note = if tensor.supported { "" } else { "  NOT SUPPORTED" };
-        writeln!(out, "  {:<40} {:<8} [{}] {bytes} bytes{note}", tensor.name, tensor.ty, shape.join(", "))?;
+        writeln!(out, "  {:<40} {:<8} [{}] {bytes} bytes{note}", one_line(&tensor.name), tensor.ty, shape.join(", "))?;
     }
     writeln!(out)?;
     if let Some(KvBytes { q8, f16 }) = &report.kv_bytes_per_position {
@@ -177,7 +187,7 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     }
     match report.problems.as_slice() {
         [] => writeln!(out, "runs        yes"),
-        problems => problems.iter().try_for_each(|problem| writeln!(out, "runs        no: {problem}")),
+        problems => problems.iter().try_for_each(|problem| writeln!(out, "runs        no: {}", one_line(problem))),
     }
 }
 
