@@ -26,6 +26,9 @@ fn main() -> ExitCode {
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Logits(args) => commands::logits::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Tokenize(args) => commands::tokenize::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Completions(args) => commands::completions::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

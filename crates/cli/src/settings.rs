@@ -51,6 +51,12 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Measure prefill and decode, tokens per second.
     Bench(BenchArgs),
+    /// Print the token ids of a text.
+    Tokenize(TokenizeArgs),
+    /// Print what this machine offers: processors, kernels, memory and its bandwidth.
+    Doctor(DoctorArgs),
+    /// Print a shell's completion script.
+    Completions(CompletionsArgs),
 }
 
 /// How the machine is used; shared by the commands that run a model. None of these change a result.
@@ -168,6 +174,44 @@ pub struct InspectArgs {
     /// Machine-readable output.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `muser tokenize`.
+#[derive(Args, Debug)]
+pub struct TokenizeArgs {
+    /// Model file [default: the model that ships with muser].
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// Print the ids alone, as a JSON array.
+    #[arg(long, conflicts_with = "json")]
+    pub ids: bool,
+    /// Print ids and pieces as a JSON array of objects; a piece that is not UTF-8 is an array of bytes.
+    #[arg(long)]
+    pub json: bool,
+    /// Read control tokens that are spelled in the text as text.
+    #[arg(long)]
+    pub no_parse_special: bool,
+    /// Leave out the token that the model wants at the beginning.
+    #[arg(long)]
+    pub no_bos: bool,
+}
+
+/// `muser doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Machine-readable output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `muser completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
 }
 
 /// Types that `muser quantize` writes.

@@ -1,7 +1,10 @@
 //! One file per command.
 
 pub mod bench;
+pub mod completions;
+pub mod doctor;
 pub mod inspect;
 pub mod logits;
 pub mod quantize;
 pub mod run;
+pub mod tokenize;

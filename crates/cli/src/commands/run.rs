@@ -1,6 +1,5 @@
 //! `muser run`: one prompt, its continuation on standard output, figures on standard error.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -11,10 +10,10 @@ use muser_model::{LoadError, read_config};
 use muser_text::{ControlTokens, Specials, StreamDecoder, Tokenizer};
 
 use crate::failure::Failure;
-use crate::input::read_text;
+use crate::input::prompt_text;
 use crate::model;
 use crate::output::tell;
-use crate::settings::{PromptArgs, RunArgs, Seed};
+use crate::settings::{RunArgs, Seed};
 
 /// When things happened.
 struct Clock {
@@ -76,21 +75,6 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     ));
     tell(figures(&clock, prompt.len(), outcome));
     Ok(())
-}
-
-/// The text to continue, from where the user put it.
-fn prompt_text(args: &PromptArgs) -> Result<Cow<'_, str>, Failure> {
-    match (&args.file, args.text.as_ref().or(args.flag.as_ref())) {
-        (Some(path), _) => {
-            let mut text = read_text(path)?;
-            if text.ends_with('\n') {
-                text.pop();
-            }
-            Ok(text.into())
-        }
-        (None, Some(text)) => Ok(text.into()),
-        (None, None) => Err(Failure::Usage("there is no prompt".into())),
-    }
 }
 
 /// Writes text as soon as it is complete; a failure to write ends the generation and is reported once.
