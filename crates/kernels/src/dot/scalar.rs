@@ -72,7 +72,6 @@ fn stored<F: Format>(lines: &[u8], c: usize, at: usize) -> i16 {
     };
     match F::TABLE {
         Some(table) => i16::from(table[usize::from(value)]),
-        None if F::SIGNED => i16::from(value.cast_signed()),
         None => i16::from(value),
     }
 }

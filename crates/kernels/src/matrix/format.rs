@@ -16,10 +16,11 @@
 //! * One high bit: a fifth line, whose byte has bit 4 of quad `c` at bit `c`.
 //! * Two high bits: two more lines; bits 4 and 5 of quad `c` at bits `2 (c mod 4)` and above of line `4 + c / 4`.
 //!
-//! Little-endian; no padding; every part starts at a multiple of 32 bytes. A code is `stored - OFFSET`, or
-//! `table[stored]`, which is then also the stored value that arithmetic sees (see [`Format::TABLE`]).
+//! Little-endian; no padding; every part starts at a multiple of 32 bytes. What is stored is never negative: a code is
+//! `stored - OFFSET`, or `table[stored] - OFFSET` for types with a codebook.
 
 #![expect(non_camel_case_types, reason = "the formats' own names")]
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "portable code needs fewer of the constants"))]
 
 use crate::formats::{E2M1_DOUBLED, IQ4_CODEBOOK, WeightType};
 
@@ -49,21 +50,12 @@ pub(crate) trait Format: 'static {
     const TYPE: WeightType;
     /// How codes are stored.
     const STORAGE: Storage;
-    /// Subtracted from what is stored (after the table) to get the code; zero if `SIGNED`.
+    /// Subtracted from what is stored (after the table) to get the code: what is stored is never negative.
     const OFFSET: i16 = 0;
-    /// Whether what is stored (after the table) is an i8. If not it is unsigned.
-    const SIGNED: bool = false;
-    /// The largest unsigned stored value (after the table): bounds how many products an i16 can add up.
+    /// The largest stored value (after the table): bounds how many products an i16 can add up.
     const LARGEST: i32;
     /// Maps nibbles to stored values.
-    const TABLE: Option<[i8; 16]> = None;
-    /// As `OFFSET` where signed values are raised by 128, so that all are unsigned.
-    const RAISED_OFFSET: i16 = if Self::SIGNED { 128 } else { Self::OFFSET };
-    /// The table with signed values raised by 128.
-    const RAISED_TABLE: Option<[i8; 16]> = match Self::TABLE {
-        Some(table) if Self::SIGNED => Some(raised(table, -128)),
-        table => table,
-    };
+    const TABLE: Option<[u8; 16]> = None;
     /// Weights per sub-scale or float scale: 16 or 32.
     const SUB: usize = 32;
     /// Whether there are mins.
@@ -100,15 +92,12 @@ pub(crate) trait Format: 'static {
     const UNIT_BYTES: usize = Self::CODES_AT + Self::BLOCKS * Self::BLOCK_BYTES;
     /// Columns of a unit.
     const UNIT_COLS: usize = 32 * Self::BLOCKS;
-    /// How many quads of unsigned codes times 8-bit activations can be added up in an i16: each adds two products.
-    const CHAIN: usize = if Self::SIGNED {
-        1
-    } else if 16 * Self::LARGEST * 127 <= 32767 {
-        8
-    } else if 8 * Self::LARGEST * 127 <= 32767 {
-        4
-    } else {
-        2
+    /// How many quads times 8-bit activations can be added up in an i16, each being two products; zero if none.
+    const CHAIN: usize = match Self::LARGEST {
+        ..=15 => 8,
+        16..=31 => 4,
+        32..=63 => 2,
+        _ => 0,
     };
 }
 
@@ -124,9 +113,8 @@ macro_rules! formats {
     )*};
     (@ STORAGE $value:expr) => { const STORAGE: Storage = $value; };
     (@ OFFSET $value:expr) => { const OFFSET: i16 = $value; };
-    (@ SIGNED $value:expr) => { const SIGNED: bool = $value; };
     (@ LARGEST $value:expr) => { const LARGEST: i32 = $value; };
-    (@ TABLE $value:expr) => { const TABLE: Option<[i8; 16]> = Some($value); };
+    (@ TABLE $value:expr) => { const TABLE: Option<[u8; 16]> = Some($value); };
     (@ SUB $value:expr) => { const SUB: usize = $value; };
     (@ MINS $value:expr) => { const MINS: bool = $value; };
     (@ INTEGER_SCALES $value:expr) => { const INTEGER_SCALES: bool = $value; };
@@ -140,8 +128,8 @@ formats! {
     Q5_K { STORAGE = Storage::NibblesAndBit, LARGEST = 31, MINS = true, INTEGER_SCALES = true }
     /// Six bits, signed sub-scales per 16.
     Q6_K { STORAGE = Storage::NibblesAndPair, LARGEST = 63, OFFSET = 32, SUB = 16, INTEGER_SCALES = true }
-    /// Nibbles into the codebook, signed sub-scales per 32.
-    IQ4_XS { STORAGE = Storage::Nibbles, LARGEST = 127, TABLE = IQ4_CODEBOOK, SIGNED = true, INTEGER_SCALES = true }
+    /// Nibbles into the codebook, stored 128 higher, signed sub-scales per 32.
+    IQ4_XS { STORAGE = Storage::Nibbles, LARGEST = 241, TABLE = CODEBOOK_RAISED, OFFSET = 128, INTEGER_SCALES = true }
     /// Nibbles with offset 8.
     Q4_0 { STORAGE = Storage::Nibbles, LARGEST = 15, OFFSET = 8, INTEGER_SCALES = false }
     /// Nibbles with a float min.
@@ -150,16 +138,16 @@ formats! {
     Q5_0 { STORAGE = Storage::NibblesAndBit, LARGEST = 31, OFFSET = 16, INTEGER_SCALES = false }
     /// Five bits with a float min.
     Q5_1 { STORAGE = Storage::NibblesAndBit, LARGEST = 31, MINS = true, INTEGER_SCALES = false }
-    /// Signed bytes.
-    Q8_0 { STORAGE = Storage::Bytes, LARGEST = 128, SIGNED = true, INTEGER_SCALES = false }
-    /// Nibbles into the codebook.
-    IQ4_NL { STORAGE = Storage::Nibbles, LARGEST = 127, TABLE = IQ4_CODEBOOK, SIGNED = true, INTEGER_SCALES = false }
-    /// Nibbles into doubled E2M1 values, stored 12 higher so that they are unsigned.
+    /// Bytes, stored 128 higher.
+    Q8_0 { STORAGE = Storage::Bytes, LARGEST = 255, OFFSET = 128, INTEGER_SCALES = false }
+    /// Nibbles into the codebook, stored 128 higher.
+    IQ4_NL { STORAGE = Storage::Nibbles, LARGEST = 241, TABLE = CODEBOOK_RAISED, OFFSET = 128, INTEGER_SCALES = false }
+    /// Nibbles into doubled E2M1 values, stored 12 higher.
     MXFP4 {
         STORAGE = Storage::Nibbles,
         LARGEST = 24,
         TABLE = E2M1_RAISED,
-        OFFSET = E2M1_OFFSET,
+        OFFSET = 12,
         INTEGER_SCALES = false,
         BRAIN_FLOATS = true,
     }
@@ -168,25 +156,26 @@ formats! {
         STORAGE = Storage::Nibbles,
         LARGEST = 24,
         TABLE = E2M1_RAISED,
-        OFFSET = E2M1_OFFSET,
+        OFFSET = 12,
         SUB = 16,
         INTEGER_SCALES = false,
     }
 }
 
-/// Makes the doubled E2M1 values unsigned.
-const E2M1_OFFSET: i16 = 12;
 /// The doubled E2M1 values, 12 higher.
-const E2M1_RAISED: [i8; 16] = raised(E2M1_DOUBLED, 12);
+const E2M1_RAISED: [u8; 16] = raised(E2M1_DOUBLED, 12);
+/// The codebook, 128 higher.
+const CODEBOOK_RAISED: [u8; 16] = raised(IQ4_CODEBOOK, 128);
 
-/// `table` with `by` added modulo 256.
-const fn raised(mut table: [i8; 16], by: i8) -> [i8; 16] {
+/// `table` with `by` added, which makes every value positive.
+const fn raised(table: [i8; 16], by: u8) -> [u8; 16] {
+    let mut raised = [0; 16];
     let mut at = 0;
     while at < 16 {
-        table[at] = table[at].wrapping_add(by);
+        raised[at] = table[at].cast_unsigned().wrapping_add(by);
         at += 1;
     }
-    table
+    raised
 }
 
 /// A part of a panel of `F` with its codes expanded to one per byte, after the table: what many tokens are multiplied
@@ -197,7 +186,6 @@ impl<F: Format> Format for Expanded<F> {
     const TYPE: WeightType = F::TYPE;
     const STORAGE: Storage = Storage::Bytes;
     const OFFSET: i16 = F::OFFSET;
-    const SIGNED: bool = F::SIGNED;
     const LARGEST: i32 = F::LARGEST;
     const SUB: usize = F::SUB;
     const MINS: bool = F::MINS;

@@ -30,25 +30,16 @@ pub(super) fn fill_panel<F: Format>(rows: &[u8], row_bytes: usize, form: Form, p
 /// What is stored for each code: indexed by the code's byte.
 fn stored_values<F: Format>() -> [u8; 256] {
     let mut stored = [0; 256];
-    match F::TABLE {
-        // Ascending, so that of two equal entries the lower nibble is the one found. Both mean the same.
-        Some(table) => {
-            for nibble in (0..16u8).rev() {
-                let code = i16::from(table[usize::from(nibble)]) - F::OFFSET;
-                stored[usize::from(low_byte(code))] = nibble;
-            }
-        }
-        None => {
-            for byte in 0..=255u8 {
-                stored[usize::from(byte)] = low_byte(i16::from(byte.cast_signed()) + F::OFFSET);
-            }
-        }
+    for (byte, stored) in (0..=255u8).zip(&mut stored) {
+        // No code plus the offset passes the range of a byte, so that the low byte is all of the sum.
+        let [raised, _] = (i16::from(byte.cast_signed()) + F::OFFSET).to_le_bytes();
+        *stored = match F::TABLE {
+            // Of two equal entries either will do: both mean the same code.
+            Some(table) => (0..16).find(|&nibble| table[usize::from(nibble)] == raised).unwrap_or(0),
+            None => raised,
+        };
     }
     stored
-}
-
-fn low_byte(value: i16) -> u8 {
-    value.to_le_bytes()[0]
 }
 
 fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {

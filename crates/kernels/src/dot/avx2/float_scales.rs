@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::integer_scales::{chain, load_lanes, store_lanes};
+use super::integer_scales::{Rows, add_sub_block, load_lanes, store_lanes};
 use super::unpack::{broadcast_sums, load_half};
 use crate::activations::Group32;
 use crate::dot::tile::{Lanes, array};
@@ -45,9 +45,9 @@ pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group32]; T], 
 /// `P_j` of each row and token for sub-block `sub` of the unit.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sub_block_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group32; T], sub: usize) -> [[__m256i; 2]; T] {
+fn sub_block_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group32; T], sub: usize) -> [Rows; T] {
     let mut sums = [[_mm256_setzero_si256(); 2]; T];
-    if F::OFFSET != 0 {
+    if F::OFFSET != 0 && F::CHAIN != 0 {
         // Sums of 16 codes come in pairs; a sub-block of 16 takes one of the two.
         let offset = i32::from((-F::OFFSET).cast_unsigned());
         let offset = _mm256_set1_epi32(match (F::SUB, sub) {
@@ -61,17 +61,7 @@ fn sub_block_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group32; T], sub
     }
     let lines = &unit[F::CODES_AT..][..F::BLOCK_BYTES];
     let codes = array!(t in T, &[0; 32] => &x[t].codes);
-    let mut done = 0;
-    while done < F::SUB / 4 {
-        let partial = chain::<F, T>(lines, &codes, sub * F::SUB / 4, done);
-        for t in 0..T {
-            for half in 0..2 {
-                let product = _mm256_madd_epi16(partial[t][half], _mm256_set1_epi16(1));
-                sums[t][half] = _mm256_add_epi32(sums[t][half], product);
-            }
-        }
-        done += F::CHAIN;
-    }
+    add_sub_block::<F, T>(&mut sums, lines, (&codes, sub * F::SUB / 4), [_mm256_set1_epi16(1); 2]);
     sums
 }
 

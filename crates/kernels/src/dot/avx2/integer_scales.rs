@@ -8,7 +8,7 @@ use crate::dot::tile::{Lanes, array};
 use crate::matrix::format::{Format, HALVES};
 
 /// The two halves of 16 rows.
-type Rows = [__m256i; 2];
+pub(super) type Rows = [__m256i; 2];
 
 /// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit; `step` is `2^-e`.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -47,7 +47,7 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [Row
     for pair in 0..128 / F::SUB {
         let scales_at = F::SUB_SCALES_AT + pair * HALVES;
         let scales = array!(half in 2, zero => _mm256_cvtepi8_epi16(load_half(unit, scales_at + HALVES / 2 * half)));
-        if F::OFFSET != 0 {
+        if F::OFFSET != 0 && F::CHAIN != 0 {
             let offset = _mm256_set1_epi16(-F::OFFSET);
             let scaled = array!(half in 2, zero => _mm256_mullo_epi16(scales[half], offset));
             let pairs = array!(t in T, zero => broadcast_sums(&x[t].sums16, 2 * pair));
@@ -59,17 +59,7 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [Row
             let block = sub * F::SUB / 32;
             let lines = &unit[F::CODES_AT + block * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
             let codes = array!(t in T, &[0; 32] => &x[t].codes.as_chunks::<32>().0[block]);
-            let mut done = 0;
-            while done < F::SUB / 4 {
-                let partial = chain::<F, T>(lines, &codes, sub * F::SUB % 32 / 4, done);
-                for t in 0..T {
-                    for half in 0..2 {
-                        let product = _mm256_madd_epi16(partial[t][half], scales[half]);
-                        sums[t][half] = _mm256_add_epi32(sums[t][half], product);
-                    }
-                }
-                done += F::CHAIN;
-            }
+            add_sub_block::<F, T>(&mut sums, lines, (&codes, sub * F::SUB % 32 / 4), scales);
         }
     }
     sums
@@ -86,6 +76,30 @@ fn add_pair<const T: usize>(sums: &mut [Rows; T], weights: Rows, pairs: [__m256i
     }
 }
 
+/// Adds `scales . P_j` to every sum, where `P_j` is the sub-block of `lines` from quad `first` on. `scales` are the same
+/// i16 twice per lane. Without the offset of the format, unless its values are too large for sums in i16: those are
+/// multiplied as the signed codes they stand for.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn add_sub_block<F: Format, const T: usize>(
+    sums: &mut [Rows; T],
+    lines: &[u8],
+    (codes, first): (&[&[i8; 32]; T], usize),
+    scales: Rows,
+) {
+    let steps = if F::CHAIN == 0 { 1 } else { F::CHAIN };
+    let mut done = 0;
+    while done < F::SUB / 4 {
+        let partial = chain::<F, T>(lines, codes, first, done..done + steps);
+        for (sums, partial) in sums.iter_mut().zip(partial) {
+            for half in 0..2 {
+                sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(partial[half], scales[half]));
+            }
+        }
+        done += steps;
+    }
+}
+
 /// The low (`odd` = 0) or high i16 of each 32-bit lane, in both of its halves.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -97,17 +111,17 @@ fn duplicate(pairs: __m256i, odd: usize) -> __m256i {
     _mm256_shuffle_epi8(pairs, order)
 }
 
-/// The sums of `CHAIN` quads from quad `first + done` of a sub-block on: two i16 sums per lane.
+/// The sums over quads `steps` of the sub-block from quad `first` on: two i16 per lane.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn chain<F: Format, const T: usize>(
+fn chain<F: Format, const T: usize>(
     lines: &[u8],
     codes: &[&[i8; 32]; T],
     first: usize,
-    done: usize,
+    steps: std::ops::Range<usize>,
 ) -> [Rows; T] {
     let mut sums = [[_mm256_setzero_si256(); 2]; T];
-    for i in done..done + F::CHAIN {
+    for i in steps.clone() {
         // The two quads of a line of nibbles follow each other, so that the line is loaded once.
         let c = if F::SUB == 32 { i / 2 + i % 2 * 4 } else { first + i };
         let weights = [quad::<F>(lines, c, 0), quad::<F>(lines, c, 1)];
@@ -115,7 +129,7 @@ pub(super) fn chain<F: Format, const T: usize>(
             let x = broadcast_codes(codes[t], 4 * c);
             for half in 0..2 {
                 let product = products::<F>(weights[half], x);
-                sums[t][half] = if i == done { product } else { _mm256_add_epi16(sums[t][half], product) };
+                sums[t][half] = if i == steps.start { product } else { _mm256_add_epi16(sums[t][half], product) };
             }
         }
     }
@@ -126,9 +140,10 @@ pub(super) fn chain<F: Format, const T: usize>(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products<F: Format>(weights: __m256i, x: __m256i) -> __m256i {
-    if F::SIGNED {
-        // |w| is unsigned, up to 128, and the sign goes to the activation, which is never -128.
-        _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights))
+    if F::CHAIN == 0 {
+        // These are stored 128 higher. |code| is unsigned, up to 128; its sign goes to the activation, never -128.
+        let codes = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
     } else {
         _mm256_maddubs_epi16(weights, x)
     }

@@ -48,7 +48,7 @@ pub(super) fn broadcast_sums(sums: &[i16], at: usize) -> __m256i {
     _mm256_set1_epi32(i32::from_le_bytes([low[0], low[1], high[0], high[1]]))
 }
 
-/// The stored codes of quad `c`, after the table, of rows `8 half .. 8 half + 8`. `lines` are those of one block.
+/// The stored values of quad `c`, after the table, of rows `8 half .. 8 half + 8`. `lines` are those of one block.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn quad<F: Format>(lines: &[u8], c: usize, half: usize) -> __m256i {
@@ -61,7 +61,7 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize, half: usize) -> __m256i {
             _mm256_and_si256(_mm256_srli_epi16::<4>(line(c - 4)), low_bits)
         }
     };
-    let codes = match F::STORAGE {
+    let stored = match F::STORAGE {
         Storage::Bytes => line(c),
         Storage::Nibbles => nibbles(),
         Storage::NibblesAndBit => {
@@ -77,9 +77,9 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize, half: usize) -> __m256i {
         Some(table) => {
             // SAFETY: `table` is 16 bytes long and the load needs no alignment.
             let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
-            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes)
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), stored)
         }
-        None => codes,
+        None => stored,
     }
 }
 

@@ -73,9 +73,9 @@ pub(super) fn sub_block_sums<F: Format, const T: usize>(
     x_sums: &[&[i16; 2]; T],
 ) -> [__m512i; T] {
     let mut sums = [_mm512_setzero_si512(); T];
-    if F::RAISED_OFFSET != 0 {
+    if F::OFFSET != 0 {
         // A sub-block of 16 takes one of the two sums.
-        let offset = i32::from((-F::RAISED_OFFSET).cast_unsigned());
+        let offset = i32::from((-F::OFFSET).cast_unsigned());
         let offset = _mm512_set1_epi32(match (F::SUB, first) {
             (32, _) => offset | offset << 16,
             (_, 0) => offset,

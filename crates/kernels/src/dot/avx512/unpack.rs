@@ -40,7 +40,7 @@ pub(super) fn broadcast_sums(sums: &[i16], at: usize) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes([low[0], low[1], high[0], high[1]]))
 }
 
-/// The codes of quad `c`, after the table and raised if they are signed, of 16 rows. `lines` are those of one block.
+/// The stored values of quad `c`, after the table, of 16 rows. `lines` are those of one block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn quad<F: Format>(lines: &[u8], c: usize) -> __m512i {
@@ -65,13 +65,12 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize) -> __m512i {
             _mm512_or_si512(nibbles(), high)
         }
     };
-    match F::RAISED_TABLE {
+    match F::TABLE {
         Some(table) => {
             // SAFETY: `table` is 16 bytes long and the load needs no alignment.
             let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
             _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes)
         }
-        None if F::SIGNED => _mm512_xor_si512(codes, _mm512_set1_epi8(-128)),
         None => codes,
     }
 }
