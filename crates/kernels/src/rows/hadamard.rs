@@ -42,7 +42,7 @@ mod tests {
 
     /// Element `i` is the sum of all elements, negative where `i & k` has an odd number of ones (Sylvester's matrix).
     fn by_definition(x: &[f32]) -> Vec<f32> {
-        let sign = |i: usize, k: usize| if (i & k).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = |i: usize, k: usize| if (i & k).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         (0..x.len()).map(|i| x.iter().enumerate().map(|(k, x)| sign(i, k) * x).sum()).collect()
     }
 
