@@ -1,6 +1,6 @@
 //! Products of quantised activation rows with packed matrices: one table of functions per instruction set.
 //!
-//! [`reference`] is the definition. Every table returns its bits, whatever the number of rows, the panel or the machine.
+//! [`mod@reference`] is the definition. Every table returns its bits, whatever the number of rows, the panel or the machine.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
