@@ -6,9 +6,12 @@
 //! (`merge`). In SentencePiece characters are merged by score (`score_merge`). Back: each token has its bytes
 //! (`token_bytes`), and [`StreamDecoder`] turns a stream of bytes into whole characters.
 //!
+//! Conversations become text by the model's own template, and tokens by [`encode_chat`] (`chat`).
+//!
 //! This crate reads no files: the caller fills [`VocabularyData`] from wherever the vocabulary is kept.
 
 mod byte_alphabet;
+mod chat;
 mod encoder;
 mod end_of_generation;
 mod merge;
@@ -20,6 +23,9 @@ mod token_bytes;
 mod tokenizer;
 mod vocabulary;
 
+pub use chat::{
+    ChatError, ChatOptions, ChatTemplate, ChatTemplates, LocalTime, Message, Rendered, Tracing, encode_chat,
+};
 pub use split::pre_tokenizer_names;
 pub use stream::{StreamDecoder, Utf8Stream};
 pub use tokenizer::{ControlTokens, Specials, TokenOutOfRange, Tokenizer};

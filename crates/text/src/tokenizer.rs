@@ -273,6 +273,11 @@ impl Tokenizer {
         (0..=u8::MAX).filter(|&byte| self.encoder.lacks(byte) && !vocabulary::never_in_utf8(byte)).collect()
     }
 
+    /// The spellings of all tokens that [`Specials::AsText`] leaves as text.
+    pub(crate) fn control_spellings(&self) -> impl Iterator<Item = &str> {
+        self.data.tokens.iter().zip(&self.kinds).filter(|(_, kind)| kind.steers()).map(|(text, _)| text.as_str())
+    }
+
     fn encode_onto(&self, text: &str, parsed: &[Range<usize>], ids: &mut Vec<u32>) {
         let mut scratch = MergeScratch::default();
         let mut start = 0;

@@ -1,8 +1,11 @@
 //! Tests of the public API.
 
+#[path = "../support/chat.rs"]
+mod chat_support;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chat;
 mod golden;
 mod hostile;
 mod loading;

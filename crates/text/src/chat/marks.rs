@@ -1,0 +1,222 @@
+//! Marking which characters of a filled template came from the caller's messages.
+//!
+//! Each character that occurs in a control token has a double: a private character that occurs nowhere in the template
+//! or the messages. Filling the template with messages written in doubles shows, character by character, what of the
+//! result came from them, whatever the template cut, moved or joined. White space stays as it is, so that trimming does
+//! the same, and every double stands for one character, so that lengths and positions are the same too.
+//!
+//! A template may also compare texts, and a double is not what it looks for. So the texts that it may look for, its
+//! string constants, are left unmarked where the messages have them. The result must read, doubles undone, exactly as
+//! with the messages as they are; if it does not, the next of [`Marking::ALL`] is tried, which marks less.
+
+use serde_json::{Map, Value};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+/// Where doubles are taken from: the private use area of plane 16.
+const DOUBLES: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
+
+/// Roles and kinds that are part of the format rather than of what someone wrote. Templates compare them, look them up
+/// and build control tokens from them.
+const FORMAT_WORDS: [&str; 22] = [
+    "array",
+    "assistant",
+    "boolean",
+    "developer",
+    "document",
+    "environment",
+    "function",
+    "image",
+    "image_url",
+    "integer",
+    "ipython",
+    "model",
+    "null",
+    "number",
+    "object",
+    "observation",
+    "string",
+    "system",
+    "text",
+    "tool",
+    "tool_response",
+    "user",
+]; // In alphabetical order.
+
+/// How much is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marking {
+    /// Whether string constants that have to do with control tokens are left unmarked too. Control tokens that have to
+    /// do with those found in messages are then never parsed.
+    all_constants: bool,
+    /// Whether letters and digits are left unmarked, which a template may turn into others.
+    only_symbols: bool,
+}
+
+impl Marking {
+    /// From the most to the least that is marked.
+    pub(super) const ALL: [Self; 3] = [
+        Self { all_constants: false, only_symbols: false },
+        Self { all_constants: true, only_symbols: false },
+        Self { all_constants: true, only_symbols: true },
+    ];
+
+    /// Whether no control token is given up for this.
+    pub(super) fn is_complete(self) -> bool {
+        !self.all_constants
+    }
+}
+
+/// Characters and their doubles.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks {
+    doubles: HashMap<char, char>,
+    originals: HashMap<char, char>,
+}
+
+impl Marks {
+    /// The double of `c`, or `c` if it has none.
+    pub(super) fn mark(&self, c: char) -> char {
+        self.doubles.get(&c).copied().unwrap_or(c)
+    }
+
+    /// What `c` is the double of.
+    pub(super) fn unmark(&self, c: char) -> Option<char> {
+        self.originals.get(&c).copied()
+    }
+}
+
+/// Marks values for one template and vocabulary.
+pub(super) struct Marker<'a> {
+    source: &'a str,
+    constants: &'a [String],
+    controls: &'a [String],
+    marks: Marks,
+}
+
+/// Marks values in one way.
+pub(super) struct Marked<'a> {
+    marker: &'a Marker<'a>,
+    marking: Marking,
+    /// The constants that are left unmarked.
+    unmarked: Vec<&'a str>,
+    /// Those of them that have to do with control tokens and were found.
+    found: HashSet<&'a str>,
+}
+
+impl<'a> Marker<'a> {
+    /// A marker for what is filled into a template with `source` and `constants`, so that none of `controls` is made of
+    /// it. `values`: all that is filled in. `None` if there are not enough characters for doubles.
+    pub(super) fn new(
+        source: &'a str,
+        constants: &'a [String],
+        controls: &'a [String],
+        values: &Map<String, Value>,
+    ) -> Option<Self> {
+        let mut taken: HashSet<char> = HashSet::new();
+        let mut take = |text: &str| taken.extend(text.chars().filter(|c| DOUBLES.contains(c)));
+        take(source);
+        constants.iter().for_each(|constant| take(constant));
+        controls.iter().for_each(|control| take(control));
+        values.iter().for_each(|(key, value)| each_string(key, value, &mut take));
+        let mut free = DOUBLES.filter(|c| !taken.contains(c));
+        let mut marks = Marks::default();
+        for c in controls.iter().flat_map(|control| control.chars()).filter(|c| !c.is_whitespace()) {
+            if let Entry::Vacant(entry) = marks.doubles.entry(c) {
+                let double = free.next()?;
+                entry.insert(double);
+                marks.originals.insert(double, c);
+            }
+        }
+        Some(Self { source, constants, controls, marks })
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// `values`, marked, and the control tokens that must not be parsed.
+    pub(super) fn mark(&'a self, values: &Map<String, Value>, marking: Marking) -> (Map<String, Value>, Vec<&'a str>) {
+        let constants = self.constants.iter().map(String::as_str);
+        let unmarked = constants.filter(|constant| marking.all_constants || !self.concerns_controls(constant));
+        let mut marked = Marked { marker: self, marking, unmarked: unmarked.collect(), found: HashSet::new() };
+        let values = values.iter().map(|(key, value)| (key.clone(), marked.value(key, value))).collect();
+        let given_up = |control: &&str| {
+            let never_marked = control.chars().all(|c| marked.marked_in_text(c) == c);
+            never_marked || marked.found.iter().any(|found| concern_each_other(found, control))
+        };
+        (values, self.controls.iter().map(String::as_str).filter(given_up).collect())
+    }
+
+    /// Whether `key` is a name by which the template may look a field up, and so must stay as it is.
+    fn is_name(&self, key: &str) -> bool {
+        let word = key.chars().all(|c| c.is_alphanumeric() || c == '_');
+        word && self.source.contains(key) && !self.controls.iter().any(|control| key.contains(control))
+    }
+
+    fn concerns_controls(&self, constant: &str) -> bool {
+        self.controls.iter().any(|control| concern_each_other(constant, control))
+    }
+}
+
+impl<'a> Marked<'a> {
+    fn value(&mut self, key: &str, value: &Value) -> Value {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+            Value::String(text) if key == "role" || key == "type" => {
+                if FORMAT_WORDS.contains(&text.as_str()) {
+                    value.clone()
+                } else {
+                    Value::String(text.chars().map(|c| self.marker.marks.mark(c)).collect())
+                }
+            }
+            Value::String(text) => Value::String(self.text(text)),
+            Value::Array(items) => Value::Array(items.iter().map(|item| self.value(key, item)).collect()),
+            Value::Object(fields) => {
+                let fields = fields.iter().map(|(key, value)| {
+                    let name = if self.marker.is_name(key) { key.clone() } else { self.text(key) };
+                    (name, self.value(key, value))
+                });
+                Value::Object(fields.collect())
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut unmarked_until = 0;
+        for (at, c) in text.char_indices() {
+            let starting = self.unmarked.iter().filter(|constant| text[at..].starts_with(**constant));
+            let mut longest = 0;
+            for &constant in starting {
+                longest = longest.max(constant.len());
+                if self.marking.all_constants {
+                    self.found.insert(constant);
+                }
+            }
+            unmarked_until = unmarked_until.max(at + longest);
+            out.push(if at < unmarked_until { c } else { self.marked_in_text(c) });
+        }
+        out
+    }
+
+    fn marked_in_text(&self, c: char) -> char {
+        if self.marking.only_symbols && c.is_alphanumeric() { c } else { self.marker.marks.mark(c) }
+    }
+}
+
+/// Whether one is part of the other.
+fn concern_each_other(one: &str, other: &str) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+/// Calls `visit` with every string and every key in `value`, and with `key`.
+fn each_string(key: &str, value: &Value, visit: &mut impl FnMut(&str)) {
+    visit(key);
+    match value {
+        Value::String(text) => visit(text),
+        Value::Array(items) => items.iter().for_each(|item| each_string("", item, visit)),
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| each_string(key, value, visit)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}

@@ -1,0 +1,37 @@
+//! Chat templates: messages to the text a model was taught to read, and to its tokens.
+//!
+//! Templates are Jinja, filled by minijinja with the settings and extras that model makers count on (`environment`).
+//! What a template gives is one text, but not all of it may be trusted: the template writes control tokens, and the
+//! messages must not. So the messages are traced through the template (`marks`), and [`Rendered`] says which parts of
+//! its text the template wrote; only there control tokens are parsed. If a message cannot be traced, less is trusted,
+//! never more; see [`Tracing`].
+
+mod environment;
+mod json;
+mod local_time;
+mod marks;
+mod source;
+mod template;
+
+pub use local_time::LocalTime;
+pub use template::{ChatError, ChatOptions, ChatTemplate, ChatTemplates, Message, Rendered, Tracing};
+
+use crate::tokenizer::Tokenizer;
+
+/// The tokens of a conversation, filled into `template`: with BOS before them if the vocabulary wants it and the
+/// template did not write it, and without EOS after them unless the template wrote it.
+///
+/// Control tokens come from the template alone, however messages, tools and variables are spelled. Otherwise the tokens
+/// are those of [`Rendered::text`].
+///
+/// # Errors
+///
+/// See [`ChatError`].
+pub fn encode_chat(
+    tokenizer: &Tokenizer,
+    template: &ChatTemplate,
+    messages: &[Message],
+    options: &ChatOptions,
+) -> Result<Vec<u32>, ChatError> {
+    Ok(template.render(tokenizer, messages, options)?.encode(tokenizer))
+}

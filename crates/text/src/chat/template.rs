@@ -1,0 +1,400 @@
+//! A compiled template, and what it is filled with.
+
+use super::environment::{self, NAME, Raised};
+use super::local_time::LocalTime;
+use super::marks::{Marker, Marking, Marks};
+use super::source::{string_constants, without_generation_blocks};
+use crate::tokenizer::Tokenizer;
+use minijinja::{Environment, ErrorKind, OutputSpanKind, Value as Filled};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::ops::Range;
+
+/// Work that any conversation may cause, in minijinja's measure: about an instruction, or 64 bytes of data. Bounds a
+/// hostile template to about 64 MiB and a fraction of a second.
+const FUEL: u64 = 1 << 20;
+
+/// Further work for each byte of the conversation, so that long ones can be filled in.
+const FUEL_PER_BYTE: u64 = 4;
+
+/// The longest text that a template may give for an empty conversation, in bytes.
+const TEXT_BYTES: usize = 1 << 20;
+
+/// How many times longer than the conversation the text may be besides.
+const TEXT_BYTES_PER_BYTE: usize = 8;
+
+/// Why a conversation could not be filled into a template. The template came with the model and the conversation from
+/// the caller; either may be at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChatError {
+    /// The template is no good Jinja.
+    #[error("line {line} of the chat template: {detail}")]
+    Syntax {
+        /// Where, counted from 1.
+        line: usize,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The template refuses the conversation.
+    #[error("line {line} of the chat template refuses the conversation: {message}")]
+    Refused {
+        /// Where, counted from 1.
+        line: usize,
+        /// What the template says.
+        message: String,
+    },
+    /// The template does something impossible with the conversation.
+    #[error("line {line} of the chat template: {detail}")]
+    Failed {
+        /// Where, counted from 1; 0 if that is not known.
+        line: usize,
+        /// What went wrong.
+        detail: String,
+    },
+    /// The template works too long or with too much data.
+    #[error("line {line} of the chat template: more work than {fuel} steps")]
+    TooMuchWork {
+        /// Where it was stopped, counted from 1; 0 if that is not known.
+        line: usize,
+        /// How much was allowed.
+        fuel: u64,
+    },
+    /// The template gives too long a text.
+    #[error("the chat template gives {bytes} bytes, more than {max}")]
+    TooLong {
+        /// How much it gives.
+        bytes: usize,
+        /// How much is allowed.
+        max: usize,
+    },
+    /// There is no template of this name.
+    #[error("there is no chat template `{name}` (there are: {})", .known.join(", "))]
+    UnknownTemplate {
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// The model file has no template.
+    #[error("the model has no chat template")]
+    NoTemplate,
+}
+
+/// One message of a conversation: a JSON object with at least a `role`, in the order in which its fields were given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    fields: Map<String, Value>,
+}
+
+impl Message {
+    /// A message of plain text.
+    pub fn new(role: &str, content: &str) -> Self {
+        let fields = [("role", role), ("content", content)].map(|(key, text)| (key.to_owned(), text.into()));
+        Self { fields: fields.into_iter().collect() }
+    }
+
+    /// A message with any fields that templates may look for, such as `tool_calls`.
+    pub fn from_fields(fields: Map<String, Value>) -> Self {
+        Self { fields }
+    }
+}
+
+/// What a template is filled with besides messages.
+#[derive(Clone, Debug, Default)]
+pub struct ChatOptions {
+    /// Whether the text ends with the start of the model's answer.
+    pub add_generation_prompt: bool,
+    /// What the model may call: a list of JSON schemas, or null.
+    pub tools: Value,
+    /// What the model may cite: a list of objects, or null.
+    pub documents: Value,
+    /// What the template may be told otherwise, such as `enable_thinking`. Takes precedence.
+    pub variables: Map<String, Value>,
+    /// What time it is. Without it the template has no `strftime_now`.
+    pub now: Option<LocalTime>,
+}
+
+/// How well the messages could be traced through the template. It never decides whether users can write control tokens
+/// (they cannot), only whether the template still can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracing {
+    /// Completely: the template's control tokens are parsed.
+    Complete,
+    /// The template looks for texts in messages that have to do with control tokens, and found some: those control
+    /// tokens are parsed nowhere, the others are.
+    Partial,
+    /// The template changes messages in a way that cannot be followed: control tokens are parsed only in text that
+    /// stands outside of the template's tags.
+    Lost,
+}
+
+/// A filled template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    text: String,
+    trusted: Vec<Range<usize>>,
+    tracing: Tracing,
+}
+
+impl Rendered {
+    /// The text, the same as if nothing had been traced.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The parts of the text in which control tokens may be parsed, as ranges of bytes, ascending.
+    pub fn trusted(&self) -> &[Range<usize>] {
+        &self.trusted
+    }
+
+    /// How well the messages could be traced.
+    pub fn tracing(&self) -> Tracing {
+        self.tracing
+    }
+
+    /// The tokens, as of [`super::encode_chat`].
+    pub fn encode(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        tokenizer.begin_with_bos(tokenizer.encode_spans(&self.text, &self.trusted))
+    }
+}
+
+/// The templates of a model: the main one (`tokenizer.chat_template`) and those for a purpose
+/// (`tokenizer.chat_template.NAME`).
+#[derive(Debug, Default)]
+pub struct ChatTemplates {
+    main: Option<ChatTemplate>,
+    named: BTreeMap<String, ChatTemplate>,
+}
+
+impl ChatTemplates {
+    /// Compiles the main template, if there is one, and the `named` ones.
+    ///
+    /// # Errors
+    ///
+    /// [`ChatError::Syntax`] of the first that is no good.
+    pub fn new<'a>(main: Option<&str>, named: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ChatError> {
+        let named = named.into_iter().map(|(name, source)| Ok((name.to_owned(), ChatTemplate::new(source)?)));
+        Ok(Self { main: main.map(ChatTemplate::new).transpose()?, named: named.collect::<Result<_, ChatError>>()? })
+    }
+
+    /// The template `name`; without a name, the one for tools (`tool_use`) if there are `tools` and such a template,
+    /// and else the main one.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name, or none at all.
+    pub fn choose(&self, name: Option<&str>, tools: &Value) -> Result<&ChatTemplate, ChatError> {
+        let has_tools = tools.as_array().is_some_and(|tools| !tools.is_empty());
+        match name {
+            Some("default") if !self.named.contains_key("default") => self.main.as_ref().ok_or(ChatError::NoTemplate),
+            Some(name) => self.named.get(name).ok_or_else(|| ChatError::UnknownTemplate {
+                name: name.to_owned(),
+                known: self.main.iter().map(|_| "default".to_owned()).chain(self.named.keys().cloned()).collect(),
+            }),
+            None => {
+                let for_tools = self.named.get("tool_use").filter(|_| has_tools);
+                for_tools.or(self.main.as_ref()).or_else(|| self.named.get("default")).ok_or(ChatError::NoTemplate)
+            }
+        }
+    }
+}
+
+/// A compiled template. It is never changed, so threads may share it.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    source: String,
+    constants: Vec<String>,
+    environment: Environment<'static>,
+}
+
+impl ChatTemplate {
+    /// Compiles `source`.
+    ///
+    /// # Errors
+    ///
+    /// [`ChatError::Syntax`].
+    pub fn new(source: &str) -> Result<Self, ChatError> {
+        let environment =
+            environment::compile(without_generation_blocks(source)).map_err(|error| ChatError::Syntax {
+                line: error.line().unwrap_or(0),
+                detail: error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
+            })?;
+        Ok(Self { source: source.to_owned(), constants: string_constants(source), environment })
+    }
+
+    /// Fills the template. `bos_token` and `eos_token` are those of `tokenizer`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ChatError`].
+    pub fn render(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<Rendered, ChatError> {
+        let values = values(messages, options);
+        let filling = Filling::new(self, tokenizer, &values, options);
+        let (text, raw) = filling.fill(&values, Marks::default())?;
+        let controls: Vec<String> =
+            tokenizer.control_spellings().filter(|text| !text.is_empty()).map(str::to_owned).collect();
+        if let Some(marker) = Marker::new(&self.source, &self.constants, &controls, &values) {
+            for marking in Marking::ALL {
+                let (marked, given_up) = marker.mark(&values, marking);
+                // A template that fails only on marked messages has looked at them.
+                let Ok((marked_text, _)) = filling.fill(&marked, marker.marks().clone()) else { continue };
+                let Some(trusted) = unmarked_ranges(&marked_text, &text, marker.marks()) else { continue };
+                let complete = marking.is_complete() || given_up.is_empty();
+                let tracing = if complete { Tracing::Complete } else { Tracing::Partial };
+                let trusted = without(trusted, &text, &given_up);
+                return Ok(Rendered { text, trusted, tracing });
+            }
+        }
+        Ok(Rendered { text, trusted: raw, tracing: Tracing::Lost })
+    }
+}
+
+/// All that comes from the caller.
+fn values(messages: &[Message], options: &ChatOptions) -> Map<String, Value> {
+    let messages = messages.iter().map(|message| Value::Object(message.fields.clone())).collect();
+    let mut values = Map::new();
+    values.insert("messages".to_owned(), Value::Array(messages));
+    values.insert("tools".to_owned(), options.tools.clone());
+    values.insert("documents".to_owned(), options.documents.clone());
+    values.extend(options.variables.iter().map(|(key, value)| (key.clone(), value.clone())));
+    values
+}
+
+/// A template, and all it is filled with that does not come from the caller.
+struct Filling<'a> {
+    template: &'a ChatTemplate,
+    others: Vec<(&'static str, Filled)>,
+    fuel: u64,
+    bytes_max: usize,
+}
+
+impl<'a> Filling<'a> {
+    fn new(
+        template: &'a ChatTemplate,
+        tokenizer: &Tokenizer,
+        values: &Map<String, Value>,
+        options: &ChatOptions,
+    ) -> Self {
+        let mut others = vec![("add_generation_prompt", Filled::from(options.add_generation_prompt))];
+        for (name, id) in [("bos_token", tokenizer.bos()), ("eos_token", tokenizer.eos())] {
+            if let Some(text) = id.and_then(|id| tokenizer.token_spelling(id).ok()) {
+                others.push((name, Filled::from(text)));
+            }
+        }
+        others.extend(options.now.map(|now| ("strftime_now", environment::strftime_now(now))));
+        let bytes: usize = values.iter().map(|(key, value)| key.len() + bytes_of(value)).sum();
+        let fuel = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(FUEL_PER_BYTE).saturating_add(FUEL);
+        let bytes_max = bytes.saturating_mul(TEXT_BYTES_PER_BYTE).saturating_add(TEXT_BYTES);
+        Self { template, others, fuel, bytes_max }
+    }
+
+    /// The text, and the parts of it that stand in the template outside of tags.
+    fn fill(&self, values: &Map<String, Value>, marks: Marks) -> Result<(String, Vec<Range<usize>>), ChatError> {
+        let mut environment = self.template.environment.clone();
+        environment.set_fuel(Some(self.fuel));
+        environment::set_marks(&mut environment, marks);
+        let others = self.others.iter().filter(|(name, _)| !values.contains_key(*name));
+        let others = others.map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let filled = values.iter().map(|(key, value)| (key.clone(), filled_from(value)));
+        let context = Filled::from_pairs(filled.chain(others));
+        let rendered = environment.get_template(NAME).and_then(|template| template.render_with_spans(context));
+        let (text, spans) = rendered.map_err(|error| self.error(&error))?;
+        if text.len() > self.bytes_max {
+            return Err(ChatError::TooLong { bytes: text.len(), max: self.bytes_max });
+        }
+        let raw = spans.iter().filter(|span| span.kind() == OutputSpanKind::Raw).map(|span| span.output_range());
+        Ok((text, raw.collect()))
+    }
+
+    fn error(&self, error: &minijinja::Error) -> ChatError {
+        let line = error.line().unwrap_or(0);
+        if error.kind() == ErrorKind::OutOfFuel {
+            return ChatError::TooMuchWork { line, fuel: self.fuel };
+        }
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if let Some(Raised(message)) = error.downcast_ref() {
+                return ChatError::Refused { line, message: message.clone() };
+            }
+            cause = error.source();
+        }
+        let detail = error.detail().map_or_else(String::new, |detail| format!(": {detail}"));
+        ChatError::Failed { line, detail: format!("{}{detail}", error.kind()) }
+    }
+}
+
+/// `value` as templates see it.
+fn filled_from(value: &Value) -> Filled {
+    match value {
+        Value::Null => Filled::from(()),
+        Value::Bool(value) => Filled::from(*value),
+        Value::Number(number) => {
+            let integer = number.as_i64().map(Filled::from).or_else(|| number.as_u64().map(Filled::from));
+            integer.or_else(|| number.as_f64().map(Filled::from)).unwrap_or_default()
+        }
+        Value::String(text) => Filled::from(text.as_str()),
+        Value::Array(items) => items.iter().map(filled_from).collect(),
+        Value::Object(fields) => {
+            Filled::from_pairs(fields.iter().map(|(key, value)| (key.as_str(), filled_from(value))))
+        }
+    }
+}
+
+/// About the size of `value` as JSON, in bytes.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 8,
+        Value::Array(items) => 8 + items.iter().map(bytes_of).sum::<usize>(),
+        Value::Object(fields) => 8 + fields.iter().map(|(key, value)| key.len() + bytes_of(value)).sum::<usize>(),
+    }
+}
+
+/// The ranges of `text` whose characters are not marked in `marked`; `None` if that does not read the same.
+fn unmarked_ranges(marked: &str, text: &str, marks: &Marks) -> Option<Vec<Range<usize>>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    let mut of_text = text.char_indices();
+    for c in marked.chars() {
+        let (start, expected) = of_text.next()?;
+        let original = marks.unmark(c);
+        if original.unwrap_or(c) != expected {
+            return None;
+        }
+        let end = start + expected.len_utf8();
+        match ranges.last_mut() {
+            _ if original.is_some() => {}
+            Some(last) if last.end == start => last.end = end,
+            _ => ranges.push(start..end),
+        }
+    }
+    of_text.next().is_none().then_some(ranges)
+}
+
+/// `ranges` without the first character of each place where `text` spells one of `controls`.
+fn without(ranges: Vec<Range<usize>>, text: &str, controls: &[&str]) -> Vec<Range<usize>> {
+    let mut holes: Vec<usize> =
+        controls.iter().flat_map(|control| text.match_indices(control)).map(|(at, _)| at).collect();
+    holes.sort_unstable();
+    holes.dedup();
+    let mut parts = Vec::with_capacity(ranges.len() + holes.len());
+    for range in ranges {
+        let mut start = range.start;
+        for &hole in &holes[holes.partition_point(|&hole| hole < range.start)..] {
+            if hole >= range.end {
+                break;
+            }
+            parts.push(start..hole);
+            start = hole + text[hole..].chars().next().map_or(1, char::len_utf8);
+        }
+        parts.push(start..range.end);
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
