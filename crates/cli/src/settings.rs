@@ -136,6 +136,7 @@ pub struct PromptArgs {
 
 /// `muser run`.
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct RunArgs {
     /// Model file [default: the model that ships with muser].
     #[arg(short, long, value_name = "MODEL")]
@@ -143,15 +144,15 @@ pub struct RunArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// Tokens to generate at most; -1 goes on until the model ends or the context is full.
-    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", default_value_t = -1,
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: i64,
     /// Temperature; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", value_name = "T", default_value_t = 0.8, allow_negative_numbers = true,
+    #[arg(long, alias = "temperature", value_name = "T", default_value_t = 0.8,
           value_parser = temperature)]
     pub temp: f32,
     /// Seed of the random choice; -1 takes a new one each time and prints it with the statistics.
-    #[arg(short, long, default_value = "-1", allow_negative_numbers = true)]
+    #[arg(short, long, default_value = "-1")]
     pub seed: Seed,
     /// Positions to make room for; 0 takes as many as the model was made for.
     #[arg(short, long, value_name = "N", default_value_t = 0)]
@@ -233,6 +234,7 @@ pub enum QuantizeTo {
 
 /// `muser quantize`.
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct QuantizeArgs {
     /// GGUF file to read.
     pub input: PathBuf,
@@ -251,6 +253,7 @@ pub struct QuantizeArgs {
 
 /// `muser logits`.
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct LogitsArgs {
     /// Model file [default: the model that ships with muser].
     pub model: Option<PathBuf>,
@@ -281,6 +284,7 @@ pub enum BenchFormat {
 
 /// `muser bench`.
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct BenchArgs {
     /// Model file [default: the model that ships with muser].
     #[arg(short, long)]

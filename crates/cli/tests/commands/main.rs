@@ -1,0 +1,12 @@
+//! The commands as users run them: what they print, which files they leave, and with which exit code they end.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bench;
+mod inspect;
+mod logits;
+mod quantize;
+mod run;
+mod streams;
+mod usage;

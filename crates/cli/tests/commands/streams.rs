@@ -1,0 +1,72 @@
+//! Readers that leave, disks that are full, and interrupts.
+
+use std::fs::OpenOptions;
+use std::io::{BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{command, muser};
+
+const LONG_RUN: [&str; 5] = ["run", "Once upon a time there was a", "--temp", "0", "-n"];
+
+/// Reads some output of a command and leaves; its exit code and standard error.
+fn read_and_leave(args: &[&str]) -> (Option<i32>, String) {
+    let mut child = command(args).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 10]).unwrap();
+    drop(out);
+    let left = Instant::now();
+    let ended = child.wait_with_output().unwrap();
+    assert!(left.elapsed() < Duration::from_secs(5), "went on for {:?}", left.elapsed());
+    (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_command_silently() {
+    // 2040 tokens take much longer than a reader needs to leave; the other outputs are larger than a pipe holds.
+    for args in [&[&LONG_RUN[..], &["2040"]].concat()[..], &["inspect", "--json"]] {
+        assert_eq!(read_and_leave(args), (Some(141), String::new()), "{args:?}");
+    }
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_disturbs_nothing() {
+    let expected = muser(&[&LONG_RUN[..], &["20"]].concat()).done().stdout;
+    let mut child = command(&[&LONG_RUN[..], &["20"]].concat()).spawn().unwrap();
+    drop(child.stderr.take());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8(ended.stdout).unwrap()), (Some(0), expected));
+    let mut refused = command(&["inspect", "absent.gguf"]).spawn().unwrap();
+    drop(refused.stderr.take());
+    assert_eq!(refused.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn a_full_disk_behind_standard_output_is_a_failure_with_its_reason() {
+    for args in [&[&LONG_RUN[..], &["3"]].concat()[..], &["inspect"], &["inspect", "--json"]] {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = command(args).stdout(full).output().unwrap();
+        let line = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{line}");
+        assert!(line.starts_with("muser: standard output: No space left") && line.lines().count() == 1, "{line}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_a_run_at_once_and_loses_nothing_that_was_printed() {
+    let full = muser(&[&LONG_RUN[..], &["600"]].concat()).done().stdout;
+    let mut child: Child = command(&[&LONG_RUN[..], &["2040"]].concat()).stderr(Stdio::null()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut got = vec![0; 60];
+    out.read_exact(&mut got).unwrap();
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    out.read_to_end(&mut got).unwrap();
+    let status = child.wait().unwrap();
+    // A shell reports 130 for this.
+    assert_eq!((status.signal(), status.code()), (Some(2), None));
+    let got = String::from_utf8(got).expect("whole characters only");
+    let common = full.bytes().zip(got.bytes()).take_while(|(a, b)| a == b).count();
+    assert!(common >= got.len().min(full.len() - 1), "{got:?}");
+}

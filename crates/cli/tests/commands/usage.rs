@@ -1,0 +1,118 @@
+//! Command lines that are wrong, and help.
+
+use crate::common::muser;
+
+#[track_caller]
+fn wrong(args: &[&str], expected: &[&str]) {
+    let message = muser(args).wrong_usage();
+    for part in expected {
+        assert!(message.contains(part), "{args:?}: {message:?} does not name {part:?}");
+    }
+}
+
+#[test]
+fn a_wrong_setting_is_refused_with_what_is_right() {
+    for temperature in ["nan", "inf", "-0.1", "warm", ""] {
+        wrong(&["run", "--temp", temperature, "x"], &["--temp", "not negative"]);
+    }
+    for threads in ["0", "513", "-1", "many"] {
+        wrong(&["run", "-t", threads, "x"], &["--threads", "1 to 512"]);
+    }
+    wrong(&["run", "--kernels", "avx9", "x"], &["--kernels", "this CPU can run: scalar"]);
+    wrong(&["run", "-s", "-2", "x"], &["--seed", "-1 or a number"]);
+    wrong(&["run", "-n", "-2", "x"], &["--predict"]);
+    wrong(&["run", "-c", "-1", "x"], &["--ctx-size"]);
+    wrong(&["run", "-ctk", "q4_0", "x"], &["--cache-type-k", "q8, f16"]);
+    wrong(&["logits", "--ids", "i", "--out", "o", "--chunk", "0"], &["--chunk"]);
+    wrong(&["logits", "--ids", "i", "--out", "o", "--kv", "q5"], &["--kv", "q8, f16"]);
+    wrong(&["quantize", "a", "b", "Q3_K"], &["Q3_K", "Q8_0, Q4_0, Q4_K, Q6_K"]);
+    wrong(&["bench", "-r", "0"], &["--repetitions"]);
+    wrong(&["bench", "-p", "-1"], &["--n-prompt"]);
+    wrong(&["bench", "-o", "xml"], &["md, json"]);
+}
+
+#[test]
+fn keys_and_values_in_different_layouts_are_refused_by_name() {
+    for args in [&["-ctk", "f16"][..], &["-ctv", "f16"], &["-ctk", "q8", "-ctv", "f16"]] {
+        let line = muser(&[&["run", "x"], args].concat()).refused(2);
+        assert!(line.contains("-ctk") && line.contains("-ctv") && line.contains("f16"), "{line}");
+    }
+}
+
+#[test]
+fn a_flag_that_does_not_exist_is_refused_by_its_name() {
+    for (flag, shown) in [("-ngl", "'--ngl'"), ("-fa", "'--fa'"), ("--top-k", "'--top-k'"), ("-x", "'-x'")] {
+        wrong(&["run", flag, "1", "x"], &["unexpected argument", shown]);
+    }
+    wrong(&["inspect", "--jsn"], &["--json"]);
+}
+
+#[test]
+fn a_prompt_is_given_once() {
+    wrong(&["run"], &["required", "PROMPT"]);
+    wrong(&["run", "x", "-p", "y"], &["cannot be used with"]);
+    wrong(&["run", "-p", "x", "-f", "y"], &["cannot be used with"]);
+    wrong(&["run", "x", "y"], &["unexpected argument 'y'"]);
+    wrong(&["logits", "--ids", "x"], &["required", "--out"]);
+}
+
+#[test]
+fn an_unknown_command_is_answered_with_the_nearest() {
+    wrong(&["rum"], &["'rum'", "'run'"]);
+    wrong(&["inspct", "x"], &["'inspect'"]);
+    wrong(&["quantise"], &["'quantize'"]);
+}
+
+#[test]
+fn help_names_every_flag_and_the_exit_codes() {
+    let machine = ["-t, --threads", "--kernels"];
+    let run = [
+        "-m, --model",
+        "[PROMPT]",
+        "-p, --prompt",
+        "-f, --file",
+        "-n, --predict",
+        "--temp",
+        "-s, --seed",
+        "-c, --ctx-size",
+        "--cache-type-k",
+        "-ctk",
+        "--cache-type-v",
+        "-ctv",
+    ];
+    let bench =
+        ["-m, --model", "-p, --n-prompt", "-n, --n-gen", "-r, --repetitions", "-d, --n-depth", "--kv", "-o, --output"];
+    let flags: [(&str, &[&str], &[&str]); 5] = [
+        ("run", &run, &machine),
+        ("inspect", &["[MODEL]", "--json"], &[]),
+        (
+            "quantize",
+            &["<INPUT>", "<OUTPUT>", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "--allow-requantize", "-t, --threads"],
+            &[],
+        ),
+        ("logits", &["[MODEL]", "--ids", "--chunk", "--kv", "--out"], &machine),
+        ("bench", &bench, &machine),
+    ];
+    let overview = muser(&["--help"]).done().stdout;
+    for (command, own, shared) in flags {
+        assert!(overview.contains(&format!("\n  {command} ")), "{command}");
+        let help = muser(&[command, "--help"]).done().stdout;
+        for flag in own.iter().chain(shared) {
+            assert!(help.contains(flag), "{command}: {flag}");
+        }
+        // A flag that this test does not know begins a line.
+        let listed = help
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with("--") || line.starts_with("-"))
+            .filter(|line| !line.starts_with("- "));
+        let known =
+            |line: &str| own.iter().chain(shared).any(|flag| line.starts_with(flag)) || line.starts_with("-h, --help");
+        let unknown: Vec<&str> = listed.filter(|line| !known(line)).collect();
+        assert!(unknown.is_empty(), "{command}: {unknown:?}");
+    }
+    for code in ["0 done", "1 failed", "2 wrong usage", "3 model file", "not fit in memory", "141"] {
+        assert!(overview.contains(code), "{code}");
+    }
+    assert_eq!(muser(&["--version"]).done().stdout, format!("muser {}\n", env!("CARGO_PKG_VERSION")));
+}
