@@ -93,6 +93,11 @@ impl SealedPage {
         self.0.bytes()
     }
 
+    /// Whether anyone else, a cache or another share, holds these bytes too: dropping this share alone would free nothing.
+    pub fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
     /// Seals `page`, all of whose rows must be committed.
     pub(crate) fn of(page: &Page) -> Self {
         Self(page.share())

@@ -153,6 +153,21 @@ fn only_sealed_rows_leave_the_cache() {
 }
 
 #[test]
+fn a_share_knows_whether_it_is_the_last_one() {
+    let (spec, pool) = (spec(&[100], 4096), PagePool::new(1 << 30));
+    let cache = filled(&spec, &pool, 512);
+    let sealed = cache.sealed_page(0, 3).unwrap();
+    assert!(sealed.is_shared());
+    drop(cache);
+    assert!(!sealed.is_shared());
+    let other = sealed.clone();
+    assert!(sealed.is_shared() && other.is_shared());
+    drop(other);
+    assert!(!sealed.is_shared());
+    assert_eq!(pool.usage().live_pages, 1);
+}
+
+#[test]
 fn a_sealed_page_is_refused_where_the_sequence_has_no_full_page() {
     let (spec, pool) = (spec(&[100], 4096), PagePool::new(1 << 30));
     let cache: SequenceCache = filled(&spec, &pool, 512);
