@@ -6,7 +6,7 @@ use muser_kernels::attention::KvLayout;
 use muser_kv::{PagePool, SequenceCache};
 use muser_model::{CacheError, Executor, ForwardError, LogitsWanted, SequenceInput, StepError};
 
-use crate::sampler::{Sampler, Sampling, SamplingError};
+use crate::sampler::{Sampler, SamplerWorkspace, Sampling, SamplingError};
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -89,6 +89,8 @@ pub struct Generation<'a> {
     executor: &'a mut Executor,
     cache: SequenceCache,
     sampler: Sampler,
+    workspace: SamplerWorkspace,
+    tokens: Vec<u32>,
     logits: Vec<f32>,
     context: usize,
     left: Option<usize>,
@@ -117,7 +119,9 @@ impl<'a> Generation<'a> {
         let mut generation = Self {
             cache: SequenceCache::new(spec, pages.clone()),
             executor,
-            sampler: Sampler::new(request.sampling, vocab)?,
+            sampler: Sampler::new(request.sampling.into(), vocab)?,
+            workspace: SamplerWorkspace::new(vocab),
+            tokens: request.prompt.to_vec(),
             logits: vec![0.0; vocab],
             context: request.context,
             left: request.tokens_max,
@@ -146,8 +150,8 @@ impl<'a> Generation<'a> {
             if self.left.is_some_and(|left| self.generated >= left) {
                 break Finish::Limit;
             }
-            let position = u32::try_from(self.cache.rows() - 1).expect("a context is below 2^32");
-            let token = self.sampler.choose(&self.logits, position);
+            let token = self.sampler.choose(&self.logits, &self.tokens, &mut self.workspace);
+            self.tokens.push(token);
             self.generated += 1;
             if is_end(token) {
                 break Finish::EndOfGeneration;

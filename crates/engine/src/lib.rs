@@ -5,5 +5,7 @@ mod sampler;
 mod vocabulary;
 
 pub use generate::{Finish, GenerateError, Generation, Outcome, Request};
-pub use sampler::{Sampler, Sampling, SamplingError};
+pub use sampler::{
+    LogitBias, Logprobs, Sampler, SamplerWorkspace, Sampling, SamplingError, SamplingSettings, TokenLogprob,
+};
 pub use vocabulary::{VocabularyLoadError, load_tokenizer};

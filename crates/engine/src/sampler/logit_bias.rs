@@ -1,0 +1,16 @@
+//! Biases: what the caller adds to single tokens. The first stage, so that penalties see what it made of the logits.
+
+use super::candidates::Candidate;
+use super::settings::LogitBias;
+
+/// Adds the biases and drops the banned tokens. `candidates` are all tokens in order.
+pub(super) fn apply(candidates: &mut Vec<Candidate>, biases: &[LogitBias]) {
+    let mut bans = false;
+    for &LogitBias { token, bias } in biases {
+        candidates[token as usize].logit += f64::from(bias);
+        bans |= bias == f32::NEG_INFINITY;
+    }
+    if bans {
+        candidates.retain(|candidate| candidate.logit > f64::NEG_INFINITY);
+    }
+}

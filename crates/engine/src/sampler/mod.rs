@@ -1,0 +1,92 @@
+//! Choosing the next token from logits.
+//!
+//! One implementation, on the CPU, in software floating point: the same seed gives the same text on every machine. The
+//! stages run in llama.cpp's default order, each in its own file and each neutral by default: `logit_bias`, `penalties`,
+//! `top_k`, `typical`, `top_p`, `min_p`, `temperature`, and then one `draw`. A sum is always taken in an order that the
+//! candidates themselves define, never in one that a sorting algorithm happened to leave. `logprobs` looks at the raw logits
+//! and has no part in the choice.
+//!
+//! A choice is a function of the logits, the sequence's own tokens and the settings. There is no state from token to token,
+//! so it does not matter whether the tokens before were computed here, resumed or received, nor who else is served.
+
+mod candidates;
+mod draw;
+mod logit_bias;
+mod logprobs;
+mod min_p;
+mod penalties;
+mod settings;
+mod temperature;
+mod top_k;
+mod top_p;
+mod typical;
+
+use candidates::Candidate;
+pub use logprobs::{Logprobs, TokenLogprob};
+pub use settings::{LogitBias, Sampling, SamplingError, SamplingSettings};
+
+/// Chooses the tokens of one sequence.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    settings: SamplingSettings,
+}
+
+/// Room for choosing among a vocabulary; one serves any number of samplers in turn, and no choice allocates once it is warm.
+#[derive(Debug)]
+pub struct SamplerWorkspace {
+    candidates: Vec<Candidate>,
+    recent: Vec<u32>,
+    top: Vec<TokenLogprob>,
+}
+
+impl Sampler {
+    /// A sampler for a vocabulary of `vocab` tokens.
+    ///
+    /// # Errors
+    /// [`SamplingError`] when a setting is out of range.
+    pub fn new(settings: SamplingSettings, vocab: usize) -> Result<Self, SamplingError> {
+        settings.check(vocab)?;
+        Ok(Self { settings })
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &SamplingSettings {
+        &self.settings
+    }
+
+    /// The token that follows `tokens`, the whole sequence so far, given the `logits` after it (finite, one per token of the
+    /// vocabulary).
+    ///
+    /// # Panics
+    /// If `logits` has another length than the vocabulary, or if there are no tokens or more than 2^32.
+    pub fn choose(&self, logits: &[f32], tokens: &[u32], workspace: &mut SamplerWorkspace) -> u32 {
+        let settings = &self.settings;
+        let SamplerWorkspace { candidates, recent, .. } = workspace;
+        candidates::fill(candidates, logits);
+        logit_bias::apply(candidates, &settings.logit_bias);
+        penalties::apply(candidates, settings, tokens, recent);
+        top_k::apply(candidates, settings.top_k);
+        typical::apply(candidates, settings.typical_p);
+        top_p::apply(candidates, settings.top_p);
+        min_p::apply(candidates, settings.min_p);
+        temperature::apply(candidates, settings.temperature);
+        let position = u32::try_from(tokens.len() - 1).expect("a context is below 2^32");
+        draw::choose(candidates, settings.seed, position)
+    }
+}
+
+impl SamplerWorkspace {
+    /// Room for a vocabulary of `vocab` tokens.
+    pub fn new(vocab: usize) -> Self {
+        Self { candidates: Vec::with_capacity(vocab), recent: Vec::new(), top: Vec::new() }
+    }
+
+    /// The probabilities of `chosen` and of the `count` likeliest tokens under the plain softmax of all `logits`, before any
+    /// sampler. Fewer than `count` only where the vocabulary is smaller.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub fn logprobs(&mut self, logits: &[f32], chosen: u32, count: usize) -> Logprobs<'_> {
+        logprobs::of(logits, chosen, count, (&mut self.candidates, &mut self.top))
+    }
+}
