@@ -45,6 +45,10 @@ pub struct Outcome {
     pub finish: Finish,
     /// Bytes of KV pages held at the end.
     pub kv_bytes: usize,
+    /// Tokens of the prompt whose keys and values were there already.
+    pub reused: usize,
+    /// How often it gave up its pages to others and computed them again.
+    pub preemptions: usize,
 }
 
 /// Why a request failed. Nothing of it remains.
@@ -166,7 +170,8 @@ impl<'a> Generation<'a> {
                 self.forward(&[token], LogitsWanted::Last)?;
             }
         };
-        Ok(Outcome { generated: self.generated, finish, kv_bytes: self.cache.bytes() })
+        let kv_bytes = self.cache.bytes();
+        Ok(Outcome { generated: self.generated, finish, kv_bytes, reused: 0, preemptions: 0 })
     }
 
     /// Appends `tokens` to the sequence; with [`LogitsWanted::Last`], keeps the logits after them.

@@ -1,10 +1,15 @@
 //! Who runs next: requests, chunked prefill, decode and sampling.
 
+pub mod engine;
 mod generate;
+mod policy;
+mod prefix;
 mod sampler;
 mod vocabulary;
 
+pub use engine::{Engine, EngineSettings};
 pub use generate::{Finish, GenerateError, Generation, Outcome, Request};
+pub use policy::{ChunkRows, WorkClass};
 pub use sampler::{
     LogitBias, Logprobs, Sampler, SamplerWorkspace, Sampling, SamplingError, SamplingSettings, TokenLogprob,
 };

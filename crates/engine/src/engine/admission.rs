@@ -1,0 +1,119 @@
+//! Before the pass: who starts, who takes part in the step, and room for their pages.
+
+use muser_kv::{PAGE_ROWS, SequenceCache};
+
+use super::Engine;
+use super::request::{Event, PrefixReuse};
+use super::sequence::{Running, Sequence};
+use crate::policy::has_pages;
+
+/// How a sequence can start.
+#[derive(Clone, Copy, Debug)]
+struct Admission {
+    /// Pages from which it resumes.
+    reused_pages: usize,
+    /// See [`Running::shared_pages`].
+    shared_pages: usize,
+    /// See [`Running::landmark`].
+    landmark: Option<usize>,
+}
+
+impl Engine {
+    /// Plans the step: decode rows, then prefill in order, starting waiting requests while rows are left.
+    pub(super) fn hand_out_rows(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        let running = || self.running.iter().enumerate();
+        let decoders = running().filter(|(_, running)| running.decodes()).map(|(index, _)| index);
+        self.plan.start(decoders, self.settings.chunk, self.executor.rows_max());
+        for (index, running) in running().filter(|(_, running)| !running.decodes()) {
+            self.plan.prefill(index, running.prefill_rows());
+        }
+        while self.plan.has_room() && self.running.len() < self.settings.running_max.get() {
+            let Some(mut sequence) = self.waiting.pop_front() else { break };
+            match self.admit(&mut sequence) {
+                Some(admission) => self.start(sequence, admission, on_event),
+                None => {
+                    self.waiting.push_front(sequence);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Makes sure that the planned rows find their pages: first by giving up kept prefixes, then by interrupting the
+    /// youngest sequences. One alone fits, or it would not have been accepted.
+    pub(super) fn make_room(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        loop {
+            let running = &self.running;
+            let needed: usize = self.plan.work.iter().map(|work| running[work.sequence].pages_to_take(work.rows)).sum();
+            if needed == 0 || needed <= self.free_pages() {
+                return;
+            }
+            if !self.prefixes.evict_one() {
+                if self.running.len() <= 1 {
+                    return;
+                }
+                self.interrupt_youngest(on_event);
+            }
+        }
+    }
+
+    /// Whether the next in line can start now, and from where.
+    fn admit(&self, sequence: &mut Sequence) -> Option<Admission> {
+        let identity = &self.settings.identity;
+        // At least one token is computed: it gives the logits.
+        let pages = (sequence.tokens.len() - 1) / PAGE_ROWS;
+        let mut admission = Admission { reused_pages: 0, shared_pages: 0, landmark: None };
+        if sequence.reuse == PrefixReuse::Share && pages > 0 {
+            let names = sequence.names(identity, pages);
+            // Whoever begins with the same page and is still at it will leave what this one can then reuse.
+            let awaited = |running: &Running| running.sequence.first_name() == names.first() && !running.decodes();
+            if self.running.iter().any(awaited) {
+                return None;
+            }
+            let found = self.prefixes.longest(names);
+            admission.reused_pages = found.resumable;
+            admission.shared_pages = self.prefixes.pages_in_use(&names[..found.resumable]);
+            admission.landmark = (found.known > found.resumable).then_some(found.known * PAGE_ROWS);
+        }
+        let promised =
+            self.running.iter().map(|running| self.pages_soon(&running.sequence, running.shared_pages)).sum();
+        let wanted = self.pages_soon(sequence, admission.shared_pages);
+        has_pages(promised, wanted, self.settings.budget_bytes / self.spec.layout().page_bytes()).then_some(admission)
+    }
+
+    fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut dyn FnMut(Event<'_>)) {
+        let Admission { reused_pages, shared_pages, landmark } = admission;
+        let cache = if reused_pages > 0 {
+            self.prefixes.resume(sequence.names(&self.settings.identity, reused_pages), &self.pool)
+        } else {
+            SequenceCache::new(self.spec.clone(), self.pool.clone())
+        };
+        if sequence.reused.is_none() {
+            sequence.reused = Some(cache.rows());
+            on_event(Event::Started { id: sequence.id, reused: cache.rows() });
+        }
+        let running = Running { sequence, cache, shared_pages, landmark, chosen: None, failure: None };
+        self.plan.prefill(self.running.len(), running.prefill_rows());
+        self.running.push(running);
+    }
+
+    /// Pages that a sequence may come to hold soon, without those that others held already when it started.
+    fn pages_soon(&self, sequence: &Sequence, shared_pages: usize) -> usize {
+        self.spec.most_pages(sequence.rows_soon(), self.chunk_max()).saturating_sub(shared_pages)
+    }
+
+    /// Pages that can be taken now.
+    fn free_pages(&self) -> usize {
+        let held = self.pool.usage();
+        (held.budget_bytes - held.live_bytes) / self.spec.layout().page_bytes()
+    }
+
+    fn interrupt_youngest(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        let Some(Running { mut sequence, cache, .. }) = self.running.pop() else { return };
+        self.plan.drop_sequence(self.running.len());
+        Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache);
+        sequence.preemptions += 1;
+        on_event(Event::Preempted { id: sequence.id });
+        self.waiting.push_front(sequence);
+    }
+}

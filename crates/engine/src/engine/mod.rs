@@ -1,0 +1,209 @@
+//! The engine: many sequences, one step at a time, nobody's answer changed by anybody else.
+//!
+//! The caller drives it. [`Engine::submit`] queues a request, [`Engine::step`] runs one forward pass over rows of all
+//! running sequences and tells what happened; there is no thread, no clock and no lock here. What makes sharing sound is the
+//! arithmetic below: a row's result depends on its own sequence alone, so scheduling decides when a row is computed, never
+//! what it is.
+//!
+//! **Memory.** All pages come from one budget. A request that could exceed it on its own is refused when it is submitted. A
+//! request starts when its tokens so far, and a page more per layer, fit beside what running sequences may need; what it
+//! will generate is not reserved. If running sequences then outgrow the budget, kept prefixes are given up first, the least
+//! recently used first; then the youngest running sequence gives up its pages and waits at the head of the queue, with its
+//! tokens, to be computed again. The oldest is never interrupted, and alone it always fits: so every request ends, with the
+//! tokens it would have had on an empty machine.
+//!
+//! - `request` is what goes in and comes out.
+//! - `sequence` is one request under way.
+//! - `admission` is before the pass: who starts, who takes part, room for their pages.
+//! - `step` is the pass, and what came of it.
+
+mod admission;
+mod request;
+mod sequence;
+mod step;
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use muser_kv::{CacheSpec, KvLayout, PagePool, PoolUse};
+use muser_model::{Executor, SequenceInput};
+
+use crate::policy::{ChunkRows, StepPlan};
+use crate::prefix::PrefixIndex;
+use crate::sampler::{Sampler, SamplerWorkspace};
+pub use request::{
+    EngineError, Event, PrefixReuse, Request, RequestId, StepRefused, StepReport, SubmitError, TokenEvent,
+};
+use sequence::{Part, Running, Sequence};
+
+/// What an engine is made for.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// Positions of a sequence at most; no more than the model has.
+    pub context: usize,
+    /// How caches keep keys and values.
+    pub kv: KvLayout,
+    /// The digest of what KV bits depend on besides tokens (`muser_model::Identity`); page names start from it.
+    pub identity: [u8; 32],
+    /// Bytes of all pages, in use and kept.
+    pub budget_bytes: usize,
+    /// Of these, bytes of pages kept for reuse at most; 0 keeps none. Pages in use count where a kept prefix needs them.
+    pub prefix_bytes_max: usize,
+    /// Sequences that run at once.
+    pub running_max: NonZeroUsize,
+    /// Requests that wait at most.
+    pub waiting_max: usize,
+    /// Prefill rows per step.
+    pub chunk: ChunkRows,
+}
+
+/// Runs requests.
+#[derive(Debug)]
+pub struct Engine {
+    executor: Executor,
+    settings: EngineSettings,
+    spec: Arc<CacheSpec>,
+    pool: PagePool,
+    prefixes: PrefixIndex,
+    /// In the order of their ids; the interrupted ones are older than those that never ran.
+    waiting: VecDeque<Sequence>,
+    /// In the order of their ids, all older than those that wait.
+    running: Vec<Running>,
+    next_id: u64,
+    plan: StepPlan,
+    workspace: SamplerWorkspace,
+    buffers: StepBuffers,
+}
+
+/// Lists of a step, empty between steps: only their memory is kept.
+#[derive(Debug, Default)]
+struct StepBuffers {
+    batch: Vec<SequenceInput<'static>>,
+    parts: Vec<Part<'static>>,
+}
+
+impl Engine {
+    /// An engine that runs steps of up to `executor.rows_max()` rows.
+    ///
+    /// # Errors
+    /// [`EngineError`] if the settings do not fit the model or the executor.
+    pub fn new(executor: Executor, settings: EngineSettings) -> Result<Self, EngineError> {
+        let config = executor.model().config();
+        let (trained, vocab) = (config.context, config.vocab);
+        if settings.context > trained {
+            return Err(EngineError::ContextTooLong { wanted: settings.context, trained });
+        }
+        let (running_max, rows_max) = (settings.running_max.get(), executor.rows_max());
+        if running_max > rows_max {
+            return Err(EngineError::TooManyRunning { running_max, rows_max });
+        }
+        let spec = executor.model().cache_spec(settings.kv, settings.context)?;
+        Ok(Self {
+            pool: PagePool::new(settings.budget_bytes),
+            prefixes: PrefixIndex::new(Arc::clone(&spec), settings.prefix_bytes_max),
+            spec,
+            waiting: VecDeque::new(),
+            running: Vec::with_capacity(running_max),
+            next_id: 0,
+            plan: StepPlan::default(),
+            workspace: SamplerWorkspace::new(vocab),
+            buffers: StepBuffers::default(),
+            executor,
+            settings,
+        })
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`SubmitError`] says why it was refused; nothing has changed then.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, SubmitError> {
+        let sampler = self.check(&request)?;
+        let (waiting, max) = (self.waiting.len(), self.settings.waiting_max);
+        if waiting >= max {
+            return Err(SubmitError::QueueFull { waiting, max });
+        }
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.waiting.push_back(Sequence::new(id, request, sampler));
+        Ok(id)
+    }
+
+    /// Ends a request at the beginning of the next step, which tells of it: no row of it is computed any more, and if it
+    /// waits, it never starts. False if there is no such request, or no longer.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let running = self.running.iter_mut().map(|running| &mut running.sequence);
+        match running.chain(&mut self.waiting).find(|sequence| sequence.id == id) {
+            Some(sequence) => {
+                sequence.cancelled = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether any request runs or waits, so that another step has something to do.
+    pub fn has_work(&self) -> bool {
+        !self.running.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Sequences that run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Memory of all pages, kept ones included.
+    pub fn memory(&self) -> PoolUse {
+        self.pool.usage()
+    }
+
+    /// Bytes of pages kept for reuse, each counted once; some may be in use as well.
+    pub fn prefix_bytes(&self) -> usize {
+        self.prefixes.bytes()
+    }
+
+    /// What runs the steps.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &EngineSettings {
+        &self.settings
+    }
+
+    fn check(&self, request: &Request) -> Result<Sampler, SubmitError> {
+        let (vocab, max) = (self.executor.model().config().vocab, self.settings.context);
+        let (prompt, context) = (request.prompt.len(), request.context);
+        if request.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if let Some(&token) = request.prompt.iter().find(|token| **token as usize >= vocab) {
+            return Err(SubmitError::UnknownToken { token, vocab });
+        }
+        if context > max {
+            return Err(SubmitError::ContextTooLong { wanted: context, max });
+        }
+        if prompt >= context && request.tokens_max != Some(0) || prompt > context {
+            return Err(SubmitError::PromptTooLong { prompt, context });
+        }
+        let rows = request.tokens_max.map_or(context, |more| prompt.saturating_add(more).min(context));
+        let needed_bytes = self.spec.most_pages(rows, self.chunk_max()) * self.spec.layout().page_bytes();
+        if needed_bytes > self.settings.budget_bytes {
+            return Err(SubmitError::NeverFits { needed_bytes, budget_bytes: self.settings.budget_bytes });
+        }
+        Ok(Sampler::new(request.sampling.clone(), vocab)?)
+    }
+
+    /// Rows of a sequence in one step at most.
+    fn chunk_max(&self) -> usize {
+        let ChunkRows { alone, while_decoding } = self.settings.chunk;
+        alone.max(while_decoding).get().min(self.executor.rows_max())
+    }
+}

@@ -1,0 +1,202 @@
+//! What goes into the engine and what comes out of it.
+
+use std::sync::Arc;
+
+use muser_kv::SpecError;
+use muser_model::{CacheError, ForwardError, StepError};
+
+use crate::generate::Outcome;
+use crate::sampler::{Logprobs, SamplingError, SamplingSettings};
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids to continue; at least one.
+    pub prompt: Vec<u32>,
+    /// Tokens to generate at most; `None` goes on until a stop token or the end of the context. With 0 the prompt's keys and
+    /// values are computed and nothing else.
+    pub tokens_max: Option<usize>,
+    /// Positions of prompt and generated tokens together; at most the engine's.
+    pub context: usize,
+    /// Tokens that end the text.
+    pub stop_tokens: Arc<[u32]>,
+    /// How tokens are chosen.
+    pub sampling: SamplingSettings,
+    /// With `Some(n)`, each token comes with its probability and those of the `n` likeliest tokens.
+    pub logprobs: Option<usize>,
+    /// Whether it may use what others computed, and leave what it computes to others. No token depends on it.
+    pub reuse: PrefixReuse,
+}
+
+/// Whether a request takes part in the reuse of prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixReuse {
+    /// It resumes from kept pages, and its own are kept.
+    Share,
+    /// It computes everything itself, and leaves nothing behind.
+    Isolate,
+}
+
+/// Names a request within its engine; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(crate) u64);
+
+/// Why a request was not accepted. Nothing of it remains.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// There is nothing to continue.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// A token that the model does not have.
+    #[error("token {token} does not exist: the vocabulary has {vocab}")]
+    UnknownToken {
+        /// As given.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// The prompt leaves no room for a token; nothing is cut silently.
+    #[error("the prompt has {prompt} tokens, the context holds {context}")]
+    PromptTooLong {
+        /// Tokens in the prompt.
+        prompt: usize,
+        /// Positions of the request's context.
+        context: usize,
+    },
+    /// More positions than the engine has.
+    #[error("a context of {wanted} positions was asked for, the engine has {max}")]
+    ContextTooLong {
+        /// Positions asked for.
+        wanted: usize,
+        /// Positions of the engine's sequences.
+        max: usize,
+    },
+    /// A sampling setting is out of range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The queue is full; the caller tries again later.
+    #[error("{waiting} requests are waiting, no more than {max} may")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// Most that may.
+        max: usize,
+    },
+    /// Even alone, with nothing kept for reuse, it could need more memory than there is: a shorter context or fewer tokens
+    /// would do.
+    #[error("the request may need {needed_bytes} bytes of KV pages, there are {budget_bytes}")]
+    NeverFits {
+        /// Bytes it holds at most.
+        needed_bytes: usize,
+        /// The engine's budget.
+        budget_bytes: usize,
+    },
+}
+
+/// Why there is no such engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The model's geometry cannot be cached in this layout or for this many positions.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// More positions than the model has.
+    #[error("a context of {wanted} positions was asked for, the model was made for {trained}")]
+    ContextTooLong {
+        /// Positions asked for.
+        wanted: usize,
+        /// Positions the model was made for.
+        trained: usize,
+    },
+    /// Decode rows of all running sequences must fit one step.
+    #[error("{running_max} sequences may run, but a step has only {rows_max} rows")]
+    TooManyRunning {
+        /// Sequences that may run at once.
+        running_max: usize,
+        /// Rows of the executor's steps.
+        rows_max: usize,
+    },
+}
+
+impl From<SpecError> for EngineError {
+    fn from(refused: SpecError) -> Self {
+        Self::Cache(refused.into())
+    }
+}
+
+/// The step was refused before anything was computed. No sequence has changed; that it happens is an error in the engine.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("the engine planned a step that cannot be run: {0}")]
+pub struct StepRefused(#[from] pub StepError);
+
+/// What happens to requests during a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// The request left the queue for the first time.
+    Started {
+        /// The request.
+        id: RequestId,
+        /// Tokens of its prompt whose keys and values were there already.
+        reused: usize,
+    },
+    /// More of the tokens so far have their keys and values.
+    PrefillProgress {
+        /// The request.
+        id: RequestId,
+        /// Tokens that have them, reused ones included.
+        computed: usize,
+        /// Tokens that need them before the next token can be chosen.
+        total: usize,
+    },
+    /// A token was chosen.
+    Token(TokenEvent<'a>),
+    /// Memory was short: the request gave up its pages and waits again, before all that never ran. Its tokens stand, and
+    /// their keys and values will be computed again or found.
+    Preempted {
+        /// The request.
+        id: RequestId,
+    },
+    /// The request is done.
+    Finished {
+        /// The request.
+        id: RequestId,
+        /// What came of it.
+        outcome: Outcome,
+    },
+    /// The computation met a value that is not a number. Tokens chosen before stand.
+    Failed {
+        /// The request.
+        id: RequestId,
+        /// Where it was met.
+        error: ForwardError,
+    },
+}
+
+/// One chosen token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenEvent<'a> {
+    /// The request.
+    pub id: RequestId,
+    /// The token.
+    pub token: u32,
+    /// Whether it is one of the request's stop tokens; [`Event::Finished`] follows.
+    pub is_stop: bool,
+    /// The raw logits it was chosen from, `[vocab]`.
+    pub logits: &'a [f32],
+    /// Present if the request asked for them.
+    pub logprobs: Option<Logprobs<'a>>,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReport {
+    /// Rows from which next tokens were chosen, one per decoding sequence.
+    pub decode_rows: usize,
+    /// Rows of prompts, and of tokens computed again.
+    pub prefill_rows: usize,
+    /// Sequences that run after the step.
+    pub running: usize,
+    /// Requests that wait after the step.
+    pub waiting: usize,
+}

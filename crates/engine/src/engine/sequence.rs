@@ -1,0 +1,191 @@
+//! A request under way.
+
+use std::sync::Arc;
+
+use muser_kv::{PAGE_ROWS, PageName, SequenceCache};
+use muser_model::ForwardError;
+
+use super::request::{Event, PrefixReuse, Request, RequestId, TokenEvent};
+use crate::generate::{Finish, Outcome};
+use crate::sampler::{Sampler, SamplerWorkspace};
+
+/// All of a request but its keys and values: enough to compute those again.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) id: RequestId,
+    /// Prompt and generated tokens.
+    pub(super) tokens: Vec<u32>,
+    pub(super) prompt: usize,
+    /// Tokens of the prompt that were reused when it started; `None` before that.
+    pub(super) reused: Option<usize>,
+    pub(super) preemptions: usize,
+    pub(super) cancelled: bool,
+    pub(super) reuse: PrefixReuse,
+    tokens_max: Option<usize>,
+    context: usize,
+    /// Names of the full pages of `tokens`, as far as they were asked for.
+    names: Vec<PageName>,
+    sampler: Sampler,
+    stop_tokens: Arc<[u32]>,
+    logprobs: Option<usize>,
+}
+
+/// A sequence that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) sequence: Sequence,
+    pub(super) cache: SequenceCache,
+    /// Pages that it shared with other running sequences when it started.
+    pub(super) shared_pages: usize,
+    /// Rows at which a step must end, because the prefix up to there is worth keeping.
+    pub(super) landmark: Option<usize>,
+    /// What the step came to.
+    pub(super) chosen: Option<Choice>,
+    pub(super) failure: Option<ForwardError>,
+}
+
+/// A token chosen in the step under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) token: u32,
+    pub(super) is_stop: bool,
+}
+
+/// A running sequence's part in the step under way, besides its rows.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    pub(super) sequence: &'a Sequence,
+    /// Tokens of the sequence, if this step's rows are prefill.
+    pub(super) prefilled: Option<usize>,
+    pub(super) chosen: &'a mut Option<Choice>,
+    pub(super) failure: &'a mut Option<ForwardError>,
+}
+
+impl Sequence {
+    /// The request, which has been checked.
+    pub(super) fn new(id: RequestId, request: Request, sampler: Sampler) -> Self {
+        let Request { prompt: mut tokens, tokens_max, context, stop_tokens, sampling: _, logprobs, reuse } = request;
+        let prompt = tokens.len();
+        let room = tokens_max.map_or(context, |more| prompt.saturating_add(more).min(context));
+        tokens.reserve_exact(room.saturating_sub(prompt));
+        Self {
+            id,
+            tokens,
+            prompt,
+            reused: None,
+            preemptions: 0,
+            cancelled: false,
+            reuse,
+            tokens_max,
+            context,
+            names: Vec::new(),
+            sampler,
+            stop_tokens,
+            logprobs,
+        }
+    }
+
+    /// Tokens generated.
+    pub(super) fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// Rows it may come to hold soon: all tokens and a page more, so that it does not run out at once, but never more than
+    /// it can have.
+    pub(super) fn rows_soon(&self) -> usize {
+        let last = self.tokens_max.map_or(self.context, |more| self.prompt.saturating_add(more).min(self.context));
+        (self.tokens.len() + PAGE_ROWS).min(last)
+    }
+
+    /// The names of the first `pages` full pages, which exist.
+    pub(super) fn names(&mut self, identity: &[u8; 32], pages: usize) -> &[PageName] {
+        let full = self.tokens.as_chunks::<PAGE_ROWS>().0;
+        for tokens in &full[self.names.len().min(pages)..pages] {
+            let name = PageName::of(identity, self.names.last(), tokens);
+            self.names.push(name);
+        }
+        &self.names[..pages]
+    }
+
+    /// Whether another token is to be chosen once all tokens are computed.
+    pub(super) fn wants_token(&self) -> bool {
+        self.tokens_max.is_none_or(|more| self.generated() < more)
+    }
+
+    /// Adds a token, and says whether that ends the sequence.
+    pub(super) fn push(&mut self, choice: Choice) -> Option<Finish> {
+        self.tokens.push(choice.token);
+        if choice.is_stop {
+            Some(Finish::EndOfGeneration)
+        } else if self.tokens.len() >= self.context {
+            Some(Finish::ContextFull)
+        } else if !self.wants_token() {
+            Some(Finish::Limit)
+        } else {
+            None
+        }
+    }
+
+    /// What came of it.
+    pub(super) fn outcome(&self, finish: Finish, kv_bytes: usize) -> Outcome {
+        Outcome {
+            generated: self.generated(),
+            finish,
+            kv_bytes,
+            reused: self.reused.unwrap_or(0),
+            preemptions: self.preemptions,
+        }
+    }
+
+    /// The name of the first page, if names were asked for.
+    pub(super) fn first_name(&self) -> Option<&PageName> {
+        self.names.first()
+    }
+}
+
+impl Part<'_> {
+    /// Chooses the token that follows, and tells of it.
+    pub(super) fn choose(
+        &mut self,
+        logits: &[f32],
+        workspace: &mut SamplerWorkspace,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) {
+        let Sequence { id, ref tokens, ref sampler, ref stop_tokens, logprobs, .. } = *self.sequence;
+        if let Some(total) = self.prefilled {
+            on_event(Event::PrefillProgress { id, computed: total, total });
+        }
+        let token = sampler.choose(logits, tokens, workspace);
+        let is_stop = stop_tokens.contains(&token);
+        let logprobs = logprobs.map(|count| workspace.logprobs(logits, token, count));
+        on_event(Event::Token(TokenEvent { id, token, is_stop, logits, logprobs }));
+        *self.chosen = Some(Choice { token, is_stop });
+    }
+}
+
+impl Running {
+    /// Tokens whose keys and values are missing.
+    pub(super) fn rows_missing(&self) -> usize {
+        self.sequence.tokens.len() - self.cache.rows()
+    }
+
+    /// Whether it waits for the token after one it has just generated.
+    pub(super) fn decodes(&self) -> bool {
+        self.sequence.generated() > 0 && self.rows_missing() == 1
+    }
+
+    /// Rows of prefill that it can use in one step.
+    pub(super) fn prefill_rows(&self) -> usize {
+        match self.landmark {
+            Some(rows) if rows > self.cache.rows() => rows - self.cache.rows(),
+            _ => self.rows_missing(),
+        }
+    }
+
+    /// Pages to take when `rows` more are computed: a step adds pages and drops none before its end.
+    pub(super) fn pages_to_take(&self, rows: usize) -> usize {
+        let pages = |rows: usize| rows.div_ceil(PAGE_ROWS);
+        let layers = self.cache.spec().layers().len();
+        layers * (pages(self.cache.rows() + rows) - pages(self.cache.rows()))
+    }
+}
