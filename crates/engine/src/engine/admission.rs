@@ -111,7 +111,8 @@ impl Engine {
     fn interrupt_youngest(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         let Some(Running { mut sequence, cache, .. }) = self.running.pop() else { return };
         self.plan.drop_sequence(self.running.len());
-        Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache);
+        let rows = cache.rows();
+        Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         sequence.preemptions += 1;
         on_event(Event::Preempted { id: sequence.id });
         self.waiting.push_front(sequence);

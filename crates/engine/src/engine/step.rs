@@ -10,6 +10,7 @@ use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
 use crate::generate::Finish;
 use crate::policy::WorkClass;
+use crate::prefix::PrefixIndex;
 
 impl Engine {
     /// Runs one forward pass over the next rows of the running sequences, having started as many of the waiting ones as
@@ -83,8 +84,12 @@ impl Engine {
                 on_event(Event::PrefillProgress { id, computed: rows, total });
             }
             let reached = landmark.take_if(|landmark| *landmark <= rows).is_some();
-            if reached || work.class == WorkClass::Prefill && rows == total {
-                Self::keep_prefix(&mut self.prefixes, &self.settings.identity, sequence, cache);
+            if reached {
+                Self::keep_prefix(&mut self.prefixes, &self.settings.identity, sequence, cache, rows);
+            }
+            if work.class == WorkClass::Prefill && rows == total {
+                // Not the end of the last token's page, so that the same prompt again finds what it may reuse.
+                Self::keep_prefix(&mut self.prefixes, &self.settings.identity, sequence, cache, rows - 1);
             }
             let finish = match chosen.take() {
                 Some(choice) => sequence.push(choice),
@@ -101,19 +106,21 @@ impl Engine {
     /// Ends a running sequence; its pages stay as far as they are kept for reuse.
     fn finish(&mut self, index: usize, finish: Finish, on_event: &mut dyn FnMut(Event<'_>)) {
         let Running { mut sequence, cache, .. } = self.running.remove(index);
-        Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache);
+        let rows = cache.rows();
+        Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         on_event(Event::Finished { id: sequence.id, outcome: sequence.outcome(finish, cache.bytes()) });
     }
 
-    /// Keeps the full pages of a sequence that shares what it computes.
+    /// Keeps the full pages of the first `rows` rows of a sequence that shares what it computes.
     pub(super) fn keep_prefix(
-        prefixes: &mut crate::prefix::PrefixIndex,
+        prefixes: &mut PrefixIndex,
         identity: &[u8; 32],
         sequence: &mut Sequence,
         cache: &SequenceCache,
+        rows: usize,
     ) {
         if sequence.reuse == PrefixReuse::Share {
-            prefixes.keep(sequence.names(identity, cache.rows() / PAGE_ROWS), cache);
+            prefixes.keep(sequence.names(identity, rows / PAGE_ROWS), cache);
         }
     }
 }

@@ -1,0 +1,243 @@
+//! Models, engines and requests for the tests, and what a request comes to.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use muser_engine::engine::{Event, PrefixReuse, Request, RequestId, StepReport};
+use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, Outcome, Sampler, SamplerWorkspace, SamplingSettings};
+use muser_kernels::cpu::Kernels;
+use muser_kernels::formats::WeightType;
+use muser_kv::{KvLayout, PagePool, SequenceCache};
+use muser_model::{Executor, ForwardError, LogitsWanted, Model, SequenceInput};
+use muser_weights::gguf::ModelFiles;
+use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
+
+pub const LAYOUTS: [KvLayout; 2] = [KvLayout::Q8, KvLayout::F16];
+pub const VOCAB: u32 = 300;
+pub const CONTEXT: usize = 1024;
+
+/// A `muse-glimmer` with one layer per flag, local or global.
+pub fn glimmer(window: u32, local_layers: &[bool]) -> Arc<Model> {
+    let options = GlimmerOptions { window, local_layers: local_layers.to_vec() };
+    model(Architecture::MuseGlimmer(options), u32::try_from(local_layers.len()).unwrap())
+}
+
+/// A `llama` of two layers.
+pub fn llama() -> Arc<Model> {
+    let options = LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true };
+    model(Architecture::Llama(options), 2)
+}
+
+fn model(architecture: Architecture, layers: u32) -> Arc<Model> {
+    let spec = ModelSpec {
+        architecture,
+        layers,
+        hidden: 64,
+        query_heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        ffn: 96,
+        vocab: VOCAB,
+        context: u32::try_from(CONTEXT).unwrap(),
+        rope_base: 10_000.0,
+        seed: 5,
+    };
+    let file = generate(&spec, Storage { weight_type: &|_| WeightType::F16, quantise: None }).unwrap();
+    Arc::new(Model::load(Arc::new(ModelFiles::from_bytes(file).unwrap()), NonZeroUsize::MIN).unwrap())
+}
+
+pub fn non_zero(n: usize) -> NonZeroUsize {
+    NonZeroUsize::new(n).unwrap()
+}
+
+/// Roomy settings: everything fits and is kept.
+pub fn roomy(kv: KvLayout) -> EngineSettings {
+    EngineSettings {
+        context: CONTEXT,
+        kv,
+        identity: [7; 32],
+        budget_bytes: 1 << 30,
+        prefix_bytes_max: 1 << 29,
+        running_max: non_zero(8),
+        waiting_max: 100,
+        chunk: ChunkRows { alone: non_zero(96), while_decoding: non_zero(16) },
+    }
+}
+
+/// Bytes of `pages` pages of the models here.
+pub fn pages(model: &Model, kv: KvLayout, pages: usize) -> usize {
+    pages * model.cache_spec(kv, CONTEXT).unwrap().layout().page_bytes()
+}
+
+pub fn engine(model: &Arc<Model>, settings: EngineSettings) -> Engine {
+    let rows = non_zero(160);
+    let executor = Executor::new(Arc::clone(model), Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
+    Engine::new(executor, settings).unwrap()
+}
+
+/// A greedy request for `tokens_max` tokens, which shares what it computes.
+pub fn greedy(prompt: &[u32], tokens_max: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        tokens_max: Some(tokens_max),
+        context: CONTEXT,
+        stop_tokens: Arc::new([]),
+        sampling: SamplingSettings::greedy(),
+        logprobs: None,
+        reuse: PrefixReuse::Share,
+    }
+}
+
+pub fn random_tokens(random: &mut fastrand::Rng, count: usize) -> Vec<u32> {
+    (0..count).map(|_| random.u32(..VOCAB)).collect()
+}
+
+/// What was told of one request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Story {
+    pub reused: Option<usize>,
+    pub tokens: Vec<u32>,
+    /// The logits of every token, as bits, one after the other.
+    pub logits: Vec<u32>,
+    /// Logprobs of the chosen tokens, and all alternatives.
+    pub chosen_logprobs: Vec<f64>,
+    pub alternatives: Vec<(u32, f64)>,
+    pub computed: Vec<usize>,
+    pub preempted: usize,
+    pub outcome: Option<Outcome>,
+    pub error: Option<ForwardError>,
+}
+
+/// An engine and what it told of its requests.
+pub struct World {
+    pub engine: Engine,
+    pub stories: HashMap<RequestId, Story>,
+}
+
+impl World {
+    pub fn new(model: &Arc<Model>, settings: EngineSettings) -> Self {
+        Self { engine: engine(model, settings), stories: HashMap::new() }
+    }
+
+    pub fn submit(&mut self, request: Request) -> RequestId {
+        self.engine.submit(request).unwrap()
+    }
+
+    pub fn step(&mut self) -> StepReport {
+        let stories = &mut self.stories;
+        self.engine.step(&mut |event| record(stories, event)).unwrap()
+    }
+
+    /// Steps until nothing is left to do.
+    pub fn finish(&mut self) {
+        for _ in 0..100_000 {
+            if !self.engine.has_work() {
+                return;
+            }
+            self.step();
+        }
+        panic!("no end after 100,000 steps");
+    }
+
+    /// Runs one request to its end.
+    pub fn run(&mut self, request: Request) -> Story {
+        let id = self.submit(request);
+        self.finish();
+        self.stories[&id].clone()
+    }
+}
+
+fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
+    match event {
+        Event::Started { id, reused } => {
+            let story = stories.entry(id).or_default();
+            assert_eq!(story.reused.replace(reused), None, "{id:?} started twice");
+        }
+        Event::PrefillProgress { id, computed, total } => {
+            assert!(computed <= total);
+            stories.get_mut(&id).unwrap().computed.push(computed);
+        }
+        Event::Token(event) => {
+            let story = stories.get_mut(&event.id).unwrap();
+            story.tokens.push(event.token);
+            story.logits.extend(event.logits.iter().map(|z| z.to_bits()));
+            if let Some(logprobs) = event.logprobs {
+                assert_eq!(logprobs.chosen.token, event.token);
+                story.chosen_logprobs.push(logprobs.chosen.logprob);
+                story.alternatives.extend(logprobs.top.iter().map(|top| (top.token, top.logprob)));
+            }
+        }
+        Event::Preempted { id } => stories.get_mut(&id).unwrap().preempted += 1,
+        Event::Finished { id, outcome } => {
+            let story = stories.entry(id).or_default();
+            assert_eq!(story.outcome.replace(outcome), None, "{id:?} finished twice");
+            assert_eq!((outcome.generated, outcome.preemptions), (story.tokens.len(), story.preempted));
+            assert_eq!(outcome.reused, story.reused.unwrap_or(0));
+        }
+        Event::Failed { id, error } => stories.get_mut(&id).unwrap().error = Some(error),
+    }
+}
+
+/// One request at a time by the executor alone: whole chunks of prompt, then token by token. No engine is involved.
+pub struct Solo {
+    executor: Executor,
+    kv: KvLayout,
+    workspace: SamplerWorkspace,
+}
+
+impl Solo {
+    pub fn new(model: &Arc<Model>, kv: KvLayout) -> Self {
+        let executor =
+            Executor::new(Arc::clone(model), Kernels::detected(), NonZeroUsize::MIN, non_zero(CONTEXT)).unwrap();
+        Self { executor, kv, workspace: SamplerWorkspace::new(VOCAB as usize) }
+    }
+
+    pub fn run(&mut self, request: &Request) -> Story {
+        let Self { executor, kv, workspace } = self;
+        let spec = executor.model().cache_spec(*kv, CONTEXT).unwrap();
+        let mut cache = SequenceCache::new(spec, PagePool::new(usize::MAX));
+        let sampler = Sampler::new(request.sampling.clone(), VOCAB as usize).unwrap();
+        let mut story = Story::default();
+        let mut tokens = request.prompt.clone();
+        let finish = loop {
+            if Some(story.tokens.len()) == request.tokens_max {
+                break Finish::Limit;
+            }
+            let missing = &tokens[cache.rows()..];
+            let mut batch = [SequenceInput::new(&mut cache, missing, LogitsWanted::Last)];
+            let mut logits = Vec::new();
+            executor.forward(&mut batch, &mut |_, row| logits.extend_from_slice(row)).unwrap();
+            batch[0].outcome.unwrap();
+            let token = sampler.choose(&logits, &tokens, workspace);
+            if let Some(count) = request.logprobs {
+                let logprobs = workspace.logprobs(&logits, token, count);
+                story.chosen_logprobs.push(logprobs.chosen.logprob);
+                story.alternatives.extend(logprobs.top.iter().map(|top| (top.token, top.logprob)));
+            }
+            story.logits.extend(logits.iter().map(|z| z.to_bits()));
+            story.tokens.push(token);
+            tokens.push(token);
+            if request.stop_tokens.contains(&token) {
+                break Finish::EndOfGeneration;
+            }
+            if tokens.len() >= request.context {
+                break Finish::ContextFull;
+            }
+        };
+        let generated = story.tokens.len();
+        story.outcome = Some(Outcome { generated, finish, kv_bytes: cache.bytes(), reused: 0, preemptions: 0 });
+        story
+    }
+}
+
+/// Whether two stories tell of the same tokens, chosen from the same bits; with the step at which they part.
+pub fn assert_same_answer(found: &Story, want: &Story, what: &str) {
+    assert_eq!(found.tokens, want.tokens, "{what}: tokens");
+    let vocab = VOCAB as usize;
+    let part = found.logits.chunks(vocab).zip(want.logits.chunks(vocab)).position(|(a, b)| a != b);
+    assert_eq!(part, None, "{what}: the logits differ at this token");
+    assert_eq!(found.logits.len(), want.logits.len(), "{what}");
+    assert_eq!(found.chosen_logprobs, want.chosen_logprobs, "{what}");
+    assert_eq!(found.alternatives, want.alternatives, "{what}");
+}
