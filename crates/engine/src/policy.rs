@@ -121,6 +121,6 @@ mod tests {
     fn a_step_never_exceeds_the_rows_it_may_have() {
         assert_eq!(plan(0, &[4000], 100), [100]);
         assert_eq!(plan(90, &[4000], 100), [10]);
-        assert_eq!(plan(100, &[4000], 100), []);
+        assert!(plan(100, &[4000], 100).is_empty());
     }
 }
