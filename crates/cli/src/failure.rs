@@ -4,10 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use muser_engine::engine::{EngineError, StepRefused, SubmitError};
 use muser_engine::{GenerateError, VocabularyLoadError};
 use muser_kernels::pool::PoolError;
 use muser_model::{CacheError, ForwardError, LoadError, StepError};
-use muser_weights::gguf::OpenError;
+use muser_text::ChatError;
+use muser_weights::gguf::{MetadataError, OpenError};
 
 /// What ended a command.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +32,15 @@ pub enum Failure {
     /// A request failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    /// The engine cannot be made.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine planned what cannot be run.
+    #[error(transparent)]
+    StepRefused(#[from] StepRefused),
+    /// The model's chat template cannot be used.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
     /// A step was refused.
     #[error(transparent)]
     Step(#[from] StepError),
@@ -60,6 +71,15 @@ pub enum Failure {
     /// A tensor cannot be converted.
     #[error("{0}")]
     Quantize(#[from] crate::commands::quantize::QuantizeFailure),
+    /// A key of the model's metadata is malformed.
+    #[error(transparent)]
+    Metadata(MetadataError),
+    /// The engine refused a request.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// Reading standard input failed.
+    #[error("standard input: {0}")]
+    Stdin(io::Error),
     /// Writing to standard output failed.
     #[error("standard output: {0}")]
     Stdout(io::Error),
@@ -74,9 +94,14 @@ impl Failure {
             Self::Quantize(reason) => reason.exit_code(),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
             Self::Load(LoadError::Pool(_)) => 1,
-            Self::Open(_) | Self::Vocabulary(_) | Self::Load(_) | Self::Cache(_) => 3,
+            Self::Open(_) | Self::Vocabulary(_) | Self::Chat(_) | Self::Load(_) | Self::Cache(_) => 3,
             // What a shell reports for a program that SIGPIPE ended.
             Self::Stdout(_) if self.is_reader_gone() => 141,
+            Self::Metadata(_) => 3,
+            Self::Submit(SubmitError::Sampling(_)) => 2,
+            Self::StepRefused(_) | Self::Submit(_) | Self::Stdin(_) => 1,
+            Self::Engine(EngineError::Cache(_)) => 3,
+            Self::Engine(_) => 2,
             Self::Step(_) | Self::Forward(_) | Self::Pool(_) | Self::Io { .. } | Self::Stdout(_) => 1,
         })
     }

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(settings::with_two_dashes(std::env::args_os()));
     let outcome = match &cli.command {
         Command::Run(args) => commands::run::run(args),
+        Command::Chat(args) => commands::chat::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Logits(args) => commands::logits::run(args),

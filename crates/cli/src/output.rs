@@ -1,12 +1,14 @@
-//! What leaves the program beside standard output: files that have their name only when they are whole, and words for
-//! people.
+//! What leaves the program: text as it comes, files that have their name only when they are whole, and words for people.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+
+use muser_text::{ControlTokens, StreamDecoder, Tokenizer};
 
 use crate::failure::Failure;
 
@@ -69,6 +71,42 @@ impl Drop for NewFile {
             // Best effort: the failure that led here is what the user needs to read.
             let _ = fs::remove_file(partial);
         }
+    }
+}
+
+/// Writes text as soon as it is complete; a failure to write ends the generation and is reported once.
+pub struct Printer<'a> {
+    tokenizer: &'a Tokenizer,
+    decoder: StreamDecoder,
+    out: io::StdoutLock<'static>,
+    failure: Option<io::Error>,
+}
+
+impl<'a> Printer<'a> {
+    /// A printer of the text of `tokenizer`'s tokens.
+    pub fn new(tokenizer: &'a Tokenizer) -> Self {
+        Self { tokenizer, decoder: StreamDecoder::new(ControlTokens::Hide), out: io::stdout().lock(), failure: None }
+    }
+
+    /// Writes text at once.
+    pub fn text(&mut self, text: &str) {
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        self.failure = self.failure.take().or(written.err());
+    }
+
+    /// Writes what `token` completes; a break if nobody reads any more.
+    pub fn token(&mut self, token: u32) -> ControlFlow<()> {
+        let text = self.decoder.push(self.tokenizer, token).expect("the model and its tokenizer have one size");
+        self.text(&text);
+        if self.failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Writes what was held back and a line break.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        let rest = self.decoder.finish();
+        self.text(&rest);
+        self.text("\n");
+        self.failure.map_or(Ok(()), |error| Err(Failure::Stdout(error)))
     }
 }
 

@@ -1,19 +1,17 @@
 //! `muser run`: one prompt, its continuation on standard output, figures on standard error.
 
-use std::io::{self, Write};
-use std::ops::ControlFlow;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use muser_engine::{Finish, Generation, Outcome, Request, Sampling, load_tokenizer};
 use muser_kv::PagePool;
 use muser_model::{LoadError, read_config};
-use muser_text::{ControlTokens, Specials, StreamDecoder, Tokenizer};
+use muser_text::Specials;
 
 use crate::failure::Failure;
 use crate::input::prompt_text;
 use crate::model;
-use crate::output::tell;
-use crate::settings::{RunArgs, Seed};
+use crate::output::{Printer, tell};
+use crate::settings::RunArgs;
 
 /// When things happened.
 struct Clock {
@@ -24,12 +22,7 @@ struct Clock {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    if args.cache_type_k != args.cache_type_v {
-        return Err(Failure::Usage(format!(
-            "-ctk is {} and -ctv is {}: keys and values are kept in one layout, so give both flags the same value",
-            args.cache_type_k, args.cache_type_v
-        )));
-    }
+    let kv = args.generation.kv()?;
     let text = prompt_text(&args.prompt)?;
     let start = Instant::now();
     let files = model::open(args.model.as_deref())?;
@@ -40,16 +33,13 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let prompt = tokenizer.encode_prompt(&text, Specials::Parse);
     let mut executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let (loaded, model) = (Instant::now(), executor.model().clone());
-    let seed = match args.seed {
-        Seed::Fixed(seed) => seed,
-        Seed::Random => seed_from_clock(),
-    };
+    let seed = args.generation.seed.value();
     let request = Request {
         prompt: &prompt,
-        tokens_max: usize::try_from(args.predict).ok(),
-        context: if args.ctx_size == 0 { model.config().context } else { args.ctx_size as usize },
-        kv: args.cache_type_k.into(),
-        sampling: Sampling { temperature: args.temp, seed },
+        tokens_max: args.generation.tokens_max(),
+        context: args.generation.context(model.config().context),
+        kv,
+        sampling: Sampling { temperature: args.generation.temp, seed },
     };
     let generation = Generation::prefill(&mut executor, &PagePool::new(usize::MAX), &request)?;
     let mut clock = Clock { start, loaded, first_token: None };
@@ -77,38 +67,6 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes text as soon as it is complete; a failure to write ends the generation and is reported once.
-struct Printer<'a> {
-    tokenizer: &'a Tokenizer,
-    decoder: StreamDecoder,
-    out: io::StdoutLock<'static>,
-    failure: Option<io::Error>,
-}
-
-impl<'a> Printer<'a> {
-    fn new(tokenizer: &'a Tokenizer) -> Self {
-        Self { tokenizer, decoder: StreamDecoder::new(ControlTokens::Hide), out: io::stdout().lock(), failure: None }
-    }
-
-    fn text(&mut self, text: &str) {
-        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        self.failure = self.failure.take().or(written.err());
-    }
-
-    fn token(&mut self, token: u32) -> ControlFlow<()> {
-        let text = self.decoder.push(self.tokenizer, token).expect("the model and its tokenizer have one size");
-        self.text(&text);
-        if self.failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn finish(mut self) -> Result<(), Failure> {
-        let rest = self.decoder.finish();
-        self.text(&rest);
-        self.text("\n");
-        self.failure.map_or(Ok(()), |error| Err(Failure::Stdout(error)))
-    }
-}
-
 /// Load, prefill and decode in seconds and tokens per second. The first token comes out of the prefill.
 fn figures(clock: &Clock, prompt: usize, outcome: Outcome) -> String {
     let now = Instant::now();
@@ -132,10 +90,4 @@ fn figures(clock: &Clock, prompt: usize, outcome: Outcome) -> String {
 
 fn bytes_of(bytes: usize) -> String {
     format!("{:.1} MB of", bytes as f64 / 1e6)
-}
-
-/// A seed nobody chose; it is printed, so that the text can be had again.
-fn seed_from_clock() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs().wrapping_mul(1_000_000_007).wrapping_add(u64::from(since.subsec_nanos()))
 }
