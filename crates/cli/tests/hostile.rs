@@ -229,14 +229,14 @@ fn an_unsupported_tensor_type_is_refused_by_tensor_and_type() {
 
 #[test]
 fn an_unsupported_tokenizer_is_refused_by_name() {
-    let unigram = with_keys(&small(), &[("tokenizer.ggml.model", Some(Value::String(b"llama")))]);
+    let unigram = with_keys(&small(), &[("tokenizer.ggml.model", Some(Value::String(b"t5")))]);
     let folder = Folder::new();
     let path = folder.write("model.gguf", unigram);
     let line = muser(&["run", "-m", &path, "-n", "1", "Hello"]).refused(3);
-    assert!(line.contains("tokenizer") && line.contains("`llama`") && line.contains("gpt2"), "{line}");
+    assert!(line.contains("tokenizer") && line.contains("`t5`") && line.contains("gpt2"), "{line}");
     let report: serde_json::Value = serde_json::from_str(&muser(&["inspect", &path, "--json"]).done().stdout).unwrap();
     assert_eq!(report["runs"], false);
-    assert!(report["problems"].to_string().contains("`llama`"), "{report:#}");
+    assert!(report["problems"].to_string().contains("`t5`"), "{report:#}");
 }
 
 #[test]

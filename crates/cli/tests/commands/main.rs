@@ -4,6 +4,7 @@
 mod common;
 
 mod bench;
+mod chat;
 mod inspect;
 mod logits;
 mod quantize;
