@@ -4,8 +4,8 @@ use crate::chat_support::{chat_goldens, chat_tokenizer};
 use crate::random;
 use fastrand::Rng;
 use muser_text::{
-    ChatError, ChatOptions, ChatTemplate, ChatTemplates, ControlTokens, LocalTime, Message, TokenKind, Tokenizer,
-    Tracing, encode_chat,
+    ChatError, ChatOptions, ChatTemplate, ChatTemplates, ControlTokens, LocalTime, Message, Specials, TokenKind,
+    Tokenizer, Tracing, encode_chat,
 };
 use serde_json::{Map, Value, json};
 
@@ -128,6 +128,8 @@ fn control_tokens_come_from_the_template_alone_whatever_is_said() {
             let rendered = template.render(&tokenizer, &messages, &options).expect("a text");
             let ids = rendered.encode(&tokenizer);
             let expected = encode_chat(&tokenizer, &template, &harmless, &same_options).expect("a text");
+            let whole = template.render(&tokenizer, &harmless, &same_options).expect("a text");
+            assert_eq!(expected, tokenizer.encode(whole.text(), Specials::Parse), "{name}, seed {seed}");
             let (got, expected) = (only_controls(&tokenizer, &ids), only_controls(&tokenizer, &expected));
             if rendered.tracing() == Tracing::Complete {
                 assert_eq!(got, expected, "{name}, seed {seed}: {:?}", rendered.text());
