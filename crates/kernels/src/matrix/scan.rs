@@ -1,7 +1,7 @@
 //! Rule 1 of `docs/numerics.md`: what a tensor's scales and codes allow, found before it is packed.
 
 use super::MatrixError;
-use crate::formats::{KBlock, WeightType};
+use crate::formats::{KBlock, WeightType, first_non_finite};
 
 /// The largest `sum |w'|` of a group whose product with 8-bit activations stays below 2^24.
 const LIMIT: i32 = ((1 << 24) - 1) / 127;
@@ -124,23 +124,6 @@ fn whole_steps_fit(block: &KBlock, ratio: f32) -> bool {
         let min = min as i32;
         codes.iter().all(|&code| (i32::from(block.scales[2 * j]) * i32::from(code) - min).abs() <= 32767)
     })
-}
-
-/// The first block of `row` with a scale, min or float weight that is NaN or infinite.
-fn first_non_finite(ty: WeightType, row: &[u8]) -> Option<usize> {
-    let bad_half = |bytes: &[u8], at: usize| bytes[at + 1] & 0x7c == 0x7c;
-    let bad = |block: &[u8]| match ty {
-        WeightType::F32 => block[3] & 0x7f == 0x7f && block[2] & 0x80 == 0x80,
-        WeightType::BF16 => block[1] & 0x7f == 0x7f && block[0] & 0x80 == 0x80,
-        WeightType::Q6_K => bad_half(block, 208),
-        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => {
-            bad_half(block, 0) || bad_half(block, 2)
-        }
-        WeightType::MXFP4 => block[0] == 255,
-        WeightType::NVFP4 => block[..4].iter().any(|&scale| scale >= 0x7f),
-        _ => bad_half(block, 0),
-    };
-    row.chunks_exact(ty.block_bytes()).position(bad)
 }
 
 #[cfg(test)]
