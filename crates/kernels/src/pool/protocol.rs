@@ -46,13 +46,19 @@ unsafe impl Sync for Shared {}
 // SAFETY: `region` points to a `Sync` function, which may be called from any thread.
 unsafe impl Send for Shared {}
 
-/// How often a waiting thread looks again before it parks.
+/// How long a waiting thread looks for a change before it parks: `rounds` times, `looks` looks with only a processor
+/// hint in between, and then it gives way to other threads once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// Looks with only a processor hint in between.
-    pub(super) spins: u32,
-    /// Later looks, giving way to other threads in between.
-    pub(super) yields: u32,
+    pub(super) rounds: u32,
+    pub(super) looks: u32,
+}
+
+/// A thread's wait so far.
+struct Wait {
+    patience: Patience,
+    round: u32,
+    look: u32,
 }
 
 impl Shared {
@@ -121,7 +127,7 @@ impl Shared {
 
     /// Waits for a region of another generation than `seen`, enters it and returns its generation; `None` to stop.
     fn enter(&self, worker: usize, seen: u64) -> Option<u64> {
-        let mut patience = self.patience;
+        let mut wait = Wait::new(self.patience);
         let mut state = State(self.state.0.load(Acquire));
         loop {
             if state.is_stopping() {
@@ -132,11 +138,11 @@ impl Shared {
                     Ok(_) => return Some(state.generation()),
                     Err(now) => state = State(now),
                 }
-            } else if patience.wait() {
+            } else if wait.go_on() {
                 state = State(self.state.0.load(Acquire));
             } else {
                 self.sleep(worker, state);
-                patience = self.patience;
+                wait = Wait::new(self.patience);
                 state = State(self.state.0.load(Acquire));
             }
         }
@@ -207,9 +213,9 @@ impl Shared {
     /// Keeps further workers out of the region and waits until those inside have left.
     fn close(&self) {
         let mut state = State(self.state.0.fetch_and(!OPEN, AcqRel) & !OPEN);
-        let mut patience = self.patience;
+        let mut wait = Wait::new(self.patience);
         while state.active() != 0 {
-            if patience.wait() {
+            if wait.go_on() {
                 state = State(self.state.0.load(Acquire));
                 continue;
             }
@@ -292,19 +298,23 @@ fn discard(panic: Box<dyn Any + Send>) {
     }
 }
 
-impl Patience {
+impl Wait {
+    fn new(patience: Patience) -> Self {
+        Self { patience, round: 0, look: 0 }
+    }
+
     /// Waits a moment and returns true, or returns false if it is time to park.
-    fn wait(&mut self) -> bool {
-        if self.spins > 0 {
-            self.spins -= 1;
+    fn go_on(&mut self) -> bool {
+        if self.round == self.patience.rounds {
+            false
+        } else if self.look < self.patience.looks {
+            self.look += 1;
             sync::spin_loop();
             true
-        } else if self.yields > 0 {
-            self.yields -= 1;
+        } else {
+            (self.round, self.look) = (self.round + 1, 0);
             sync::yield_now();
             true
-        } else {
-            false
         }
     }
 }

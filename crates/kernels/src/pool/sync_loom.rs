@@ -10,5 +10,5 @@ use super::super::protocol::Patience;
 
 /// None: a model explores every schedule anyway, and parking at once is the harder case.
 pub(in crate::pool) fn patience(_threads: usize) -> Patience {
-    Patience { spins: 0, yields: 0 }
+    Patience { rounds: 0, looks: 0 }
 }

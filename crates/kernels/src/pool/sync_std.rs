@@ -10,10 +10,11 @@ use super::super::protocol::Patience;
 /// How long a thread waits awake before it parks.
 ///
 /// With a core for every thread a wait usually ends within microseconds, and a wake-up through the system costs several
-/// of them. With more threads than cores, spinning keeps the awaited thread from running, so waiters give way at once.
+/// of them: so about a tenth of a millisecond, giving way every microsecond or so in case the awaited thread was put on
+/// this very core. With more threads than cores that is the rule, and waiters give way at once.
 pub(in crate::pool) fn patience(threads: usize) -> Patience {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if threads <= cores { Patience { spins: 2000, yields: 50 } } else { Patience { spins: 0, yields: 10 } }
+    if threads <= cores { Patience { rounds: 100, looks: 20 } } else { Patience { rounds: 10, looks: 0 } }
 }
 
 /// A cell whose users prove by hand that accesses do not overlap.
