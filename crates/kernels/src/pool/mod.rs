@@ -62,6 +62,7 @@ impl Pool {
     pub const THREADS_MAX: usize = 512;
 
     /// Starts `threads - 1` workers, named `muser-pool-1` and so on; the thread that calls [`Pool::run`] is the other one.
+    /// Returns when all of them run: what a thread allocates when it starts would otherwise fall into a later call.
     ///
     /// # Errors
     /// If `threads` exceeds [`Pool::THREADS_MAX`] or the system refuses a thread.
@@ -79,6 +80,7 @@ impl Pool {
                 .map_err(|source| PoolError::Spawn { worker, threads, source })?;
             pool.workers.push(handle);
         }
+        pool.shared.await_workers();
         Ok(pool)
     }
 

@@ -62,10 +62,11 @@ struct Wait {
 }
 
 impl Shared {
-    /// For `threads` threads, the caller included.
+    /// For `threads` threads, the caller included. Its workers count as active until they start, as if in a region that
+    /// is closed already.
     pub(super) fn new(threads: usize) -> Self {
         Self {
-            state: Padded(AtomicU64::new(0)),
+            state: Padded(AtomicU64::new((threads as u64 - 1) * ACTIVE)),
             next: Padded(AtomicUsize::new(0)),
             region: UnsafeCell::new(Region { jobs: 0, work: &|_, _| {} }),
             caller: UnsafeCell::new(None),
@@ -79,6 +80,7 @@ impl Shared {
     /// The life of worker number `worker`: helps with every region it can until the pool stops.
     pub(super) fn serve(&self, worker: usize) {
         let mut seen = 0;
+        self.leave();
         while let Some(generation) = self.enter(worker, seen) {
             seen = generation;
             // SAFETY: this thread is active, so the region is published and cannot change before `leave`.
@@ -87,6 +89,11 @@ impl Shared {
             unsafe { self.claim_jobs(worker, region) };
             self.leave();
         }
+    }
+
+    /// Returns when all workers have started. May be called once, before the first region.
+    pub(super) fn await_workers(&self) {
+        self.close();
     }
 
     /// Runs one region and returns when all its jobs are done. `workers[i]` must be the thread of worker `i + 1`.
