@@ -223,3 +223,6 @@ impl PrefixIndex {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

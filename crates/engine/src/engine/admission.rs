@@ -88,6 +88,7 @@ impl Engine {
         } else {
             SequenceCache::new(self.spec.clone(), self.pool.clone())
         };
+        sequence.reserve();
         if sequence.reused.is_none() {
             sequence.reused = Some(cache.rows());
             on_event(Event::Started { id: sequence.id, reused: cache.rows() });

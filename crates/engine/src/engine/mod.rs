@@ -193,8 +193,8 @@ impl Engine {
         if prompt >= context && request.tokens_max != Some(0) || prompt > context {
             return Err(SubmitError::PromptTooLong { prompt, context });
         }
-        let rows = request.tokens_max.map_or(context, |more| prompt.saturating_add(more).min(context));
-        let needed_bytes = self.spec.most_pages(rows, self.chunk_max()) * self.spec.layout().page_bytes();
+        let needed_bytes =
+            self.spec.most_pages(request.rows_most(), self.chunk_max()) * self.spec.layout().page_bytes();
         if needed_bytes > self.settings.budget_bytes {
             return Err(SubmitError::NeverFits { needed_bytes, budget_bytes: self.settings.budget_bytes });
         }

@@ -37,6 +37,14 @@ pub enum PrefixReuse {
     Isolate,
 }
 
+impl Request {
+    /// Rows whose keys and values it comes to have at most: the last token's are never computed, since nobody continues it.
+    pub(super) fn rows_most(&self) -> usize {
+        let generated = self.tokens_max.map_or(self.context, |more| self.prompt.len().saturating_add(more));
+        generated.min(self.context).saturating_sub(1).max(self.prompt.len())
+    }
+}
+
 /// Names a request within its engine; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u64);

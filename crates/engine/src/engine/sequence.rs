@@ -23,6 +23,8 @@ pub(super) struct Sequence {
     pub(super) reuse: PrefixReuse,
     tokens_max: Option<usize>,
     context: usize,
+    /// Rows it comes to have at most.
+    rows_most: usize,
     /// Names of the full pages of `tokens`, as far as they were asked for.
     names: Vec<PageName>,
     sampler: Sampler,
@@ -64,10 +66,9 @@ pub(super) struct Part<'a> {
 impl Sequence {
     /// The request, which has been checked.
     pub(super) fn new(id: RequestId, request: Request, sampler: Sampler) -> Self {
-        let Request { prompt: mut tokens, tokens_max, context, stop_tokens, sampling: _, logprobs, reuse } = request;
+        let rows_most = request.rows_most();
+        let Request { prompt: tokens, tokens_max, context, stop_tokens, sampling: _, logprobs, reuse } = request;
         let prompt = tokens.len();
-        let room = tokens_max.map_or(context, |more| prompt.saturating_add(more).min(context));
-        tokens.reserve_exact(room.saturating_sub(prompt));
         Self {
             id,
             tokens,
@@ -78,6 +79,7 @@ impl Sequence {
             reuse,
             tokens_max,
             context,
+            rows_most,
             names: Vec::new(),
             sampler,
             stop_tokens,
@@ -90,11 +92,16 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
+    /// Makes room for all tokens it can come to have, so that no step allocates for them. Not before it runs: many may wait.
+    pub(super) fn reserve(&mut self) {
+        // The last token has no row.
+        self.tokens.reserve_exact((self.rows_most + 1).saturating_sub(self.tokens.len()));
+    }
+
     /// Rows it may come to hold soon: all tokens and a page more, so that it does not run out at once, but never more than
     /// it can have.
     pub(super) fn rows_soon(&self) -> usize {
-        let last = self.tokens_max.map_or(self.context, |more| self.prompt.saturating_add(more).min(self.context));
-        (self.tokens.len() + PAGE_ROWS).min(last)
+        (self.tokens.len() + PAGE_ROWS).min(self.rows_most)
     }
 
     /// The names of the first `pages` full pages, which exist.

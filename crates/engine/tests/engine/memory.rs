@@ -1,7 +1,7 @@
 //! Too little memory: sequences wait and are interrupted, but nobody is refused late, stuck, or answered otherwise.
 
 use muser_engine::EngineSettings;
-use muser_engine::engine::SubmitError;
+use muser_engine::engine::{Request, SubmitError};
 use muser_kv::KvLayout;
 
 use crate::world::{
@@ -12,7 +12,7 @@ use crate::world::{
 fn sequences_that_outgrow_the_memory_take_turns_and_answer_as_if_alone() {
     for (model, layers) in [(llama(), 2), (glimmer(32, &[true, false]), 2), (glimmer(100, &[true, true, false]), 3)] {
         for kv in LAYOUTS {
-            // Eight sequences begin with two pages per layer each and come to need six.
+            // Eight of twelve sequences begin with two pages per layer each and come to need six.
             let settings = EngineSettings {
                 budget_bytes: pages(&model, kv, 17 * layers),
                 prefix_bytes_max: pages(&model, kv, 17 * layers),
@@ -20,7 +20,7 @@ fn sequences_that_outgrow_the_memory_take_turns_and_answer_as_if_alone() {
             };
             let mut world = World::new(&model, settings);
             let prompts: Vec<Vec<u32>> =
-                (0..8).map(|seed| random_tokens(&mut fastrand::Rng::with_seed(seed), 20)).collect();
+                (0..12).map(|seed| random_tokens(&mut fastrand::Rng::with_seed(seed), 20)).collect();
             let ids: Vec<_> = prompts.iter().map(|prompt| world.submit(greedy(prompt, 330))).collect();
             while world.engine.has_work() {
                 let over = |id| world.stories.get(id).is_some_and(|story| story.outcome.is_some());
@@ -69,10 +69,13 @@ fn a_request_that_could_never_fit_is_refused_at_once_and_one_that_just_fits_runs
     let mut world = World::new(&model, EngineSettings { budget_bytes, ..roomy(kv) });
     let prompt = random_tokens(&mut fastrand::Rng::with_seed(1), 300);
     let refused = SubmitError::NeverFits { needed_bytes: pages(&model, kv, 2 * 6), budget_bytes };
-    assert_eq!(world.engine.submit(greedy(&prompt, 21)), Err(refused));
+    assert_eq!(world.engine.submit(greedy(&prompt, 22)), Err(refused));
     assert!(!world.engine.has_work());
-    let story = world.run(greedy(&prompt, 20));
-    assert_same_answer(&story, &Solo::new(&model, kv).run(&greedy(&prompt, 20)), "it just fits");
+    // The last of 21 tokens has no keys and values: 320 rows, five pages.
+    let story = world.run(greedy(&prompt, 21));
+    assert_same_answer(&story, &Solo::new(&model, kv).run(&greedy(&prompt, 21)), "it just fits");
+    let whole = random_tokens(&mut fastrand::Rng::with_seed(2), 320);
+    assert_eq!(world.run(Request { context: 320, ..greedy(&whole, 0) }).computed.last(), Some(&320));
 }
 
 #[test]

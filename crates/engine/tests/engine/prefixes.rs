@@ -29,6 +29,7 @@ impl Conversation {
         let mut computed = 0;
         while self.world.engine.has_work() {
             let report = self.world.step();
+            assert!(report.prefill_rows + report.decode_rows > 0, "{what}: a step without rows");
             computed += report.prefill_rows + report.decode_rows;
         }
         let story = self.world.stories[&id].clone();

@@ -10,7 +10,7 @@ use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Executor, ForwardError, LogitsWanted, Model, SequenceInput};
-use muser_weights::gguf::ModelFiles;
+use muser_weights::gguf::{Gguf, ModelFiles};
 use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 
 pub const LAYOUTS: [KvLayout; 2] = [KvLayout::Q8, KvLayout::F16];
@@ -30,6 +30,14 @@ pub fn llama() -> Arc<Model> {
 }
 
 fn model(architecture: Architecture, layers: u32) -> Arc<Model> {
+    load(file(architecture, layers, WeightType::F16))
+}
+
+fn load(file: Vec<u8>) -> Arc<Model> {
+    Arc::new(Model::load(Arc::new(ModelFiles::from_bytes(file).unwrap()), NonZeroUsize::MIN).unwrap())
+}
+
+fn file(architecture: Architecture, layers: u32, weight_type: WeightType) -> Vec<u8> {
     let spec = ModelSpec {
         architecture,
         layers,
@@ -43,8 +51,32 @@ fn model(architecture: Architecture, layers: u32) -> Arc<Model> {
         rope_base: 10_000.0,
         seed: 5,
     };
-    let file = generate(&spec, Storage { weight_type: &|_| WeightType::F16, quantise: None }).unwrap();
-    Arc::new(Model::load(Arc::new(ModelFiles::from_bytes(file).unwrap()), NonZeroUsize::MIN).unwrap())
+    generate(&spec, Storage { weight_type: &|_| weight_type, quantise: None }).unwrap()
+}
+
+/// A `llama` in whose second layer token 299, and no other, makes a value overflow.
+pub fn with_a_bad_token() -> Arc<Model> {
+    let options = LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true };
+    let mut file = file(Architecture::Llama(options), 2, WeightType::F32);
+    // The first element of the residual stream is zero but for token 299, and layers add nothing to it; there the norm has
+    // a factor at which anything but zero overflows.
+    set(&mut file, "token_embd.weight", (0..300).map(|token| (64 * token, if token == 299 { 9.0 } else { 0.0 })));
+    for layer in 0..2 {
+        set(&mut file, &format!("blk.{layer}.attn_output.weight"), (0..128).map(|column| (column, 0.0)));
+        set(&mut file, &format!("blk.{layer}.ffn_down.weight"), (0..96).map(|column| (column, 0.0)));
+    }
+    set(&mut file, "blk.1.ffn_norm.weight", [(0, f32::MAX)]);
+    load(file)
+}
+
+/// Sets elements of a tensor of f32 in a file.
+fn set(file: &mut [u8], tensor: &str, elements: impl IntoIterator<Item = (usize, f32)>) {
+    let parsed = Gguf::parse(file).unwrap();
+    let bytes = parsed.tensors().find(|found| found.name() == tensor).unwrap().bytes().unwrap();
+    let (start, len) = (bytes.as_ptr().addr() - file.as_ptr().addr(), bytes.len());
+    for (index, value) in elements {
+        file[start..start + len][4 * index..][..4].copy_from_slice(&value.to_le_bytes());
+    }
 }
 
 pub fn non_zero(n: usize) -> NonZeroUsize {
@@ -105,6 +137,8 @@ pub struct Story {
     pub alternatives: Vec<(u32, f64)>,
     pub computed: Vec<usize>,
     pub preempted: usize,
+    /// Interrupted, and not yet going on.
+    pub waits_again: bool,
     pub outcome: Option<Outcome>,
     pub error: Option<ForwardError>,
 }
@@ -126,7 +160,13 @@ impl World {
 
     pub fn step(&mut self) -> StepReport {
         let stories = &mut self.stories;
-        self.engine.step(&mut |event| record(stories, event)).unwrap()
+        let report = self.engine.step(&mut |event| record(stories, event)).unwrap();
+        // Whoever waits, interrupted or not, is younger than all that run.
+        let open = || stories.iter().filter(|(_, story)| story.outcome.is_none() && story.error.is_none());
+        let running = open().filter(|(_, story)| !story.waits_again).map(|(id, _)| *id).max();
+        let waiting = open().filter(|(_, story)| story.waits_again).map(|(id, _)| *id).min();
+        assert!(waiting.is_none() || running.is_none() || running < waiting, "{running:?} runs before {waiting:?}");
+        report
     }
 
     /// Steps until nothing is left to do.
@@ -156,10 +196,13 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
         }
         Event::PrefillProgress { id, computed, total } => {
             assert!(computed <= total);
-            stories.get_mut(&id).unwrap().computed.push(computed);
+            let story = stories.get_mut(&id).unwrap();
+            story.waits_again = false;
+            story.computed.push(computed);
         }
         Event::Token(event) => {
             let story = stories.get_mut(&event.id).unwrap();
+            story.waits_again = false;
             story.tokens.push(event.token);
             story.logits.extend(event.logits.iter().map(|z| z.to_bits()));
             if let Some(logprobs) = event.logprobs {
@@ -168,7 +211,11 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
                 story.alternatives.extend(logprobs.top.iter().map(|top| (top.token, top.logprob)));
             }
         }
-        Event::Preempted { id } => stories.get_mut(&id).unwrap().preempted += 1,
+        Event::Preempted { id } => {
+            let story = stories.get_mut(&id).unwrap();
+            story.waits_again = true;
+            story.preempted += 1;
+        }
         Event::Finished { id, outcome } => {
             let story = stories.entry(id).or_default();
             assert_eq!(story.outcome.replace(outcome), None, "{id:?} finished twice");
