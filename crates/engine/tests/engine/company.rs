@@ -180,7 +180,9 @@ impl Schedule {
         if ids.is_empty() {
             return;
         }
-        let id = ids[self.client.random.usize(..ids.len())];
+        // The youngest is the likeliest to wait still.
+        let youngest = self.client.random.bool();
+        let id = if youngest { ids[ids.len() - 1] } else { ids[self.client.random.usize(..ids.len())] };
         assert!(self.world.engine.cancel(id), "{what}");
         self.world.step();
         let story = &self.world.stories[&id];
@@ -222,7 +224,6 @@ impl Schedule {
 /// A schedule with plenty of memory, one with little, and one with so little that sequences interrupt each other.
 fn check(model: &Arc<Model>, layers: usize, seed: u64) {
     for (index, kv) in LAYOUTS.into_iter().enumerate() {
-        let seed = seed + 10 * index as u64;
         let whole = layers * CONTEXT / 64;
         let little = EngineSettings {
             budget_bytes: pages(model, kv, whole + 20 * layers),
@@ -237,18 +238,20 @@ fn check(model: &Arc<Model>, layers: usize, seed: u64) {
             ..little.clone()
         };
         let settings = [(roomy(kv), Answers::Short), (little, Answers::Short), (tight, Answers::Long)];
+        let mut seed = seed + 10 * index as u64;
         let seen = settings.map(|(settings, answers)| {
+            seed += 1;
             let what = format!("{kv:?}, seed {seed}, budget {}", settings.budget_bytes);
             let steps = match answers {
-                Answers::Short => 700,
-                Answers::Long => 1500,
+                Answers::Short => 500,
+                Answers::Long => 1000,
             };
             let seen = Schedule::new(model, &settings, Client::new(seed, answers)).run(&what, steps);
             println!("{what}: {seen:?}");
             seen
         });
         for seen in &seen {
-            assert!(seen.finished > 30 && seen.together > 50, "{seen:?}");
+            assert!(seen.finished > 15 && seen.together > 50, "{seen:?}");
         }
         let sum = |count: fn(&Seen) -> usize| seen.iter().map(count).sum::<usize>();
         assert!(seen[0].reused > 10 && seen[1].reused > 10 && sum(|seen| seen.reused) > 30, "{seen:?}");
