@@ -243,8 +243,8 @@ fn check(model: &Arc<Model>, layers: usize, seed: u64) {
             seed += 1;
             let what = format!("{kv:?}, seed {seed}, budget {}", settings.budget_bytes);
             let steps = match answers {
-                Answers::Short => 500,
-                Answers::Long => 1000,
+                Answers::Short => 800,
+                Answers::Long => 1600,
             };
             let seen = Schedule::new(model, &settings, Client::new(seed, answers)).run(&what, steps);
             println!("{what}: {seen:?}");
