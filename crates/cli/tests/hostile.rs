@@ -34,13 +34,15 @@ fn refused_at(folder: &Folder, path: &str, expected: &[&str]) {
     let bytes = fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { 0 });
     let (ids, out) = (folder.write("ids", "1 2\n"), folder.at("out"));
     let before = folder.names();
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 8] = [
         &["inspect", path],
         &["inspect", path, "--json"],
         &["run", "-m", path, "-n", "1", "Hello"],
         &["logits", path, "--ids", &ids, "--out", &out],
         &["bench", "-m", path, "-p", "1", "-n", "1", "-r", "1"],
         &["quantize", path, &out, "Q8_0"],
+        &["tokenize", "-m", path, "Hello"],
+        &["chat", "-m", path],
     ];
     for command in commands {
         let line = muser_within(bytes, command).refused(3);

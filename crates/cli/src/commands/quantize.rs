@@ -81,7 +81,10 @@ pub fn run(args: &QuantizeArgs) -> Result<(), Failure> {
     let writer = plan(&files, args)?;
     let mut pool = Pool::new(model::threads(args.threads))?;
     let mut out = NewFile::create(&args.output)?;
-    write(&writer, &files, &mut out, &mut pool)?;
+    write(&writer, &files, &mut out, &mut pool).map_err(|failure| match failure {
+        QuantizeFailure::Write(WriteError::Io(reason)) => Failure::Io { path: args.output.clone(), reason },
+        other => other.into(),
+    })?;
     // Once more: this may have taken minutes.
     refuse_existing(&args.output)?;
     out.finish()?;

@@ -8,7 +8,7 @@ use std::thread;
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 
-use crate::common::{Ended, Folder, SHIPPED, float_model, llama_spec, muser, with_data};
+use crate::common::{Ended, Folder, SHIPPED, float_model, llama_spec, muser, muser_on_a_full_disk, with_data};
 
 /// Bytes of one position's logits of the shipped model.
 const ROW_BYTES: usize = 4096 * 4;
@@ -127,6 +127,15 @@ fn a_place_that_cannot_be_written_is_named() {
         assert!(line.contains(&out) && line.contains(reason), "{line}");
     }
     assert_eq!(folder.names(), ["ids"]);
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file_and_nothing_else() {
+    let folder = Folder::new();
+    let (ids, out) = (folder.write("ids", "1 2"), folder.write("out", "from before"));
+    let line = muser_on_a_full_disk(&["logits", "--ids", &ids, "--out", &out]).refused(1);
+    assert!(line.contains(&out) && line.contains("too large"), "{line}");
+    assert_eq!((folder.names(), fs::read(&out).unwrap()), (vec!["ids".into(), "out".into()], b"from before".to_vec()));
 }
 
 #[test]

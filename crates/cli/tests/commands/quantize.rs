@@ -6,7 +6,7 @@ use std::fs;
 use muser_kernels::formats::WeightType;
 use muser_weights::gguf::{GgufWriter, ModelFiles, TensorType};
 
-use crate::common::{Folder, float_model, llama_spec, muser, with_data};
+use crate::common::{Folder, float_model, llama_spec, muser, muser_on_a_full_disk, with_data};
 
 /// Columns of `ffn_down`: whole blocks of 256, of 32, and of nothing.
 const WIDTHS: [u32; 3] = [256, 96, 80];
@@ -142,6 +142,15 @@ fn a_failure_leaves_nothing_behind_and_names_the_tensor() {
     let line = muser(&["quantize", &large, &folder.at("no/such/to.gguf"), "Q8_0"]).refused(1);
     assert!(line.contains("no/such/to.gguf") && line.contains("No such file"), "{line}");
     assert_eq!(folder.names(), ["large.gguf", "nan.gguf"]);
+}
+
+#[test]
+fn a_full_disk_leaves_no_file() {
+    let folder = Folder::new();
+    let from = folder.write("from.gguf", float_model(&llama_spec(256), WeightType::F16));
+    let line = muser_on_a_full_disk(&["quantize", &from, &folder.at("to.gguf"), "Q8_0"]).refused(1);
+    assert!(line.contains("/to.gguf") && line.contains("too large"), "{line}");
+    assert_eq!(folder.names(), ["from.gguf"]);
 }
 
 #[test]

@@ -31,6 +31,22 @@ fn a_reader_that_leaves_ends_the_command_silently() {
 }
 
 #[test]
+fn text_is_shown_as_it_is_made() {
+    // Held back until a line or a buffer is full, no reader would ever find the prompt alone.
+    for _ in 0..10 {
+        let mut child = command(&[&LONG_RUN[..], &["2040"]].concat()).spawn().unwrap();
+        let mut first = [0; 4096];
+        let count = child.stdout.take().unwrap().read(&mut first).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if count < 500 && !first[..count].contains(&b'\n') {
+            return;
+        }
+    }
+    panic!("ten readers found a whole line at once");
+}
+
+#[test]
 fn a_standard_error_that_nobody_reads_disturbs_nothing() {
     let expected = muser(&[&LONG_RUN[..], &["20"]].concat()).done().stdout;
     let mut child = command(&[&LONG_RUN[..], &["20"]].concat()).spawn().unwrap();

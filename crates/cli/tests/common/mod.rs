@@ -70,6 +70,14 @@ pub fn muser<A: AsRef<OsStr>>(args: &[A]) -> Ended {
     Ended::of(command(args).output().unwrap())
 }
 
+/// Runs the binary where no file may grow beyond 4 KiB, as on a disk that is full.
+pub fn muser_on_a_full_disk<A: AsRef<OsStr>>(args: &[A]) -> Ended {
+    // Without the trap the system would end the process instead of failing the write.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ && ulimit -f 8 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_muser")]);
+    Ended::of(shell.args(args).stdin(Stdio::null()).output().unwrap())
+}
+
 /// A folder of test files, removed at the end.
 pub struct Folder(TempDir);
 
