@@ -38,14 +38,19 @@ def wrong_bits(program, model, folder):
     """Ways of computing one prompt's logits that give other bits than the first."""
     ids, out = folder / "ids", folder / "logits.f32"
     ids.write_text(" ".join(str(7 * i % 49152) for i in range(80)))
+    kernels = json.loads(muser(program, "doctor", "--json"))["kernels"]
+    # The fastest ones, then the others, each with other chunks and threads.
+    ways = [(kernels[-1], 80, 1), (kernels[-1], 1, 2), (kernels[-1], 7, 2), (kernels[-1], 512, 3)]
+    ways += [(name, 64, 2) for name in kernels[:-1]]
     for kv in ("q8", "f16"):
         first = None
-        for chunk, threads in ((80, 1), (1, 2), (7, 2), (64, 3)):
-            muser(program, "logits", model, "--ids", ids, "--kv", kv, "--chunk", chunk, "-t", threads, "--out", out)
+        for name, chunk, threads in ways:
+            flags = ["--kv", kv, "--kernels", name, "--chunk", chunk, "-t", threads]
+            muser(program, "logits", model, "--ids", ids, "--out", out, *flags)
             digest = hashlib.sha256(out.read_bytes()).hexdigest()
             first = first or digest
             if digest != first:
-                yield f"{kv} cache, chunks of {chunk}, {threads} threads: other bits"
+                yield f"{kv} cache, {name} kernels, chunks of {chunk}, {threads} threads: other bits"
 
 
 def main():
