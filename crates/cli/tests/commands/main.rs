@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod inspect;
 mod logits;
+mod machine;
 mod quantize;
 mod run;
 mod streams;
