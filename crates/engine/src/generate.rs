@@ -59,7 +59,7 @@ pub enum GenerateError {
     #[error("the prompt has no tokens, and this model adds none at the start")]
     EmptyPrompt,
     /// The prompt leaves no room for a token; nothing is cut silently.
-    #[error("the prompt has {prompt} tokens, the context holds {context}: at most {} fit before the first new token", context - 1)]
+    #[error("the prompt has {prompt} tokens, the context holds {context}: at most {} fit before the first new token", context.saturating_sub(1))]
     PromptTooLong {
         /// Tokens in the prompt.
         prompt: usize,

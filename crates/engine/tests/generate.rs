@@ -146,6 +146,9 @@ fn counts_are_exact_at_the_end_of_the_context() {
     let (tokens, outcome) = within(&prompt[..128], Some(0)).unwrap();
     assert_eq!((tokens.len(), outcome.generated, outcome.finish), (0, 0, Finish::Limit));
     assert!(matches!(within(&prompt, Some(0)), Err(GenerateError::PromptTooLong { prompt: 129, context: 128 })));
+    let nothing = Request { context: 0, ..greedy(&prompt[..1], 1) };
+    let message = generate(&mut fast(&model), &nothing).unwrap_err().to_string();
+    assert!(message.contains("the context holds 0"), "{message}");
 }
 
 #[test]
