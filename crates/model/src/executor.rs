@@ -67,17 +67,7 @@ impl Executor {
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), StepError> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        self.begin(batch)?;
-        let layers = 0..self.model.config().layers.len();
-        let mut pass = self.pass(batch);
-        pass.embed();
-        pass.layers(layers);
-        pass.head(on_logits);
-        finish(batch);
-        Ok(())
+        self.forward_capturing(batch, &[], &mut |_, _| {}, on_logits)
     }
 
     /// As [`Self::forward`], and copies the residual stream after each layer of `captured` to `on_hidden(layer, rows)`,
