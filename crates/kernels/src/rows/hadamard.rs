@@ -1,16 +1,16 @@
-//! The Hadamard transform of queries and keys before 8-bit storage (rule 8b of `docs/numerics.md`).
+//! The Hadamard transform of head vectors in 8-bit caches (rule 8b of `docs/numerics.md`).
 //!
-//! A key vector has a few large elements, and one scale for all of them wastes most codes of the others. The transform
-//! spreads every element over all, which evens out their sizes; applied to queries and keys alike it changes no dot product
-//! beyond rounding. (As in QuIP#, Tseng et al. 2024, and QuaRot, Ashkboos et al. 2024.) On glimmer-mini it takes a third off
-//! the divergence that the 8-bit cache causes, for no byte more.
+//! A head vector has a few large elements, and one scale for all of them wastes most codes of the others. The transform
+//! spreads every element over all, which evens out their sizes. Applied to queries and keys alike it changes no dot product
+//! beyond rounding; applied to values, it is taken back on the heads' outputs, being its own inverse up to a factor. (As in
+//! QuIP#, Tseng et al. 2024, and QuaRot, Ashkboos et al. 2024.) What it gains is in `bench/records/muser-truth.json`.
 //!
 //! Only additions and subtractions of f32 in a fixed order, so one portable function serves every instruction set.
 
 /// Transforms `x` in place and multiplies it by `factor`. `x` is cut into blocks of the largest power of two that divides
 /// its length; each is transformed by stages of distance 1, 2, 4, ...
 ///
-/// With a factor of 1 on queries and of [`inverse_block`] on keys, dot products keep their size.
+/// With a factor of 1 on queries and outputs and of [`inverse_block`] on keys and values, everything keeps its size.
 pub fn hadamard(x: &mut [f32], factor: f32) {
     let block = block_len(x.len());
     let mut distance = 1;
