@@ -62,8 +62,9 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "muser       {}", report.version)?;
     writeln!(out, "processor   {}", report.processor.clone().unwrap_or_else(unknown))?;
     writeln!(out, "threads     {}", report.threads)?;
-    let (used, others) = report.kernels.split_last().map_or(("none", &[][..]), |(last, others)| (*last, others));
-    writeln!(out, "kernels     {used} (also {})", others.join(", "))?;
+    // The one in use first.
+    let kernels: Vec<&str> = report.kernels.iter().rev().copied().collect();
+    writeln!(out, "kernels     {}", kernels.join(", "))?;
     writeln!(
         out,
         "memory      {}, {} available",

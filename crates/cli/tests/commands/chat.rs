@@ -1,7 +1,9 @@
-//! `muser chat`, `muser tokenize` and the shipped model's template.
+//! `muser chat`, with the shipped model and its template.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+
+use muser_kernels::cpu::Kernels;
 
 use crate::common::muser;
 
@@ -40,11 +42,28 @@ fn a_later_turn_reuses_whole_pages_of_the_earlier_ones() {
 }
 
 #[test]
-fn an_answer_does_not_depend_on_threads_kernels_or_what_was_reused() {
+fn answers_are_the_same_with_any_threads_and_kernels() {
     let lines = format!("{LONG}Go on.\n");
-    let (once, ..) = chat(&["-t", "1"], &lines);
-    let (again, ..) = chat(&["-t", "3", "-ctk", "q8", "-ctv", "q8"], &lines);
-    assert_eq!(once, again);
+    let (first, figures, _) = chat(&["-t", "1"], &lines);
+    assert!(numbers(&figures[1])[1] > 0, "the second turn reuses pages: {figures:?}");
+    for kernels in Kernels::available() {
+        let (answers, ..) = chat(&["-t", "3", "--kernels", kernels.name], &lines);
+        assert_eq!(answers, first, "{}", kernels.name);
+    }
+}
+
+#[test]
+fn a_turn_that_reuses_pages_answers_as_one_that_computes_everything() {
+    // The whole conversation as one prompt of `run`, in the words of the shipped model's template.
+    let (answers, figures, _) = chat(&[], &format!("{LONG}Go on.\n"));
+    assert!(numbers(&figures[1])[1] > 0, "{figures:?}");
+    let [first, second] = &answers[..] else { panic!("two answers of one line: {answers:?}") };
+    let (turn, start) =
+        (|role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n"), "<|im_start|>assistant\n");
+    let prompt =
+        [turn("user", LONG.trim_end()), turn("assistant", first), turn("user", "Go on."), start.into()].concat();
+    let whole = muser(&["run", "--temp", "0", "-n", "20", &prompt]).done().stdout;
+    assert_eq!(whole.strip_prefix(&prompt).unwrap().trim_end_matches('\n'), second);
 }
 
 #[test]
