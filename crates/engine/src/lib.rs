@@ -11,6 +11,7 @@ pub use engine::{Engine, EngineSettings};
 pub use generate::{Finish, GenerateError, Generation, Outcome, Request};
 pub use policy::{ChunkRows, WorkClass};
 pub use sampler::{
-    LogitBias, Logprobs, Sampler, SamplerWorkspace, Sampling, SamplingError, SamplingSettings, TokenLogprob,
+    LogitBias, Logprobs, LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, Sampling, SamplingError,
+    SamplingSettings, TokenLogprob,
 };
 pub use vocabulary::{VocabularyLoadError, load_tokenizer};

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use muser_engine::engine::{Event, PrefixReuse, Request};
-use muser_engine::{ChunkRows, Engine, EngineSettings, LogitBias, SamplingSettings};
+use muser_engine::{ChunkRows, Engine, EngineSettings, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::KvLayout;
@@ -82,7 +82,7 @@ fn a_warm_step_of_decode_allocates_nothing_whatever_the_sampler_does() {
             logit_bias: vec![LogitBias { token: 299, bias: f32::NEG_INFINITY }],
             ..sampling(1)
         },
-        logprobs: Some(5),
+        logprobs: Some(LogprobsWanted { count: 5, stage: LogprobsStage::Model }),
         reuse,
     };
     for seed in 0..3 {

@@ -324,3 +324,26 @@ fn logprobs_are_those_of_the_raw_softmax_sorted_and_never_exceed_one_in_sum() {
     let certain = workspace.logprobs(&[900.0, -900.0], 1, 2);
     assert_eq!((certain.top[0].logprob, certain.chosen.logprob), (0.0, -1800.0));
 }
+
+#[test]
+fn logprobs_of_the_draw_are_the_probabilities_that_the_token_was_drawn_with() {
+    let mut random = fastrand::Rng::with_seed(15);
+    let mut workspace = SamplerWorkspace::new(50);
+    let settings: Vec<SamplingSettings> = (0..6).flat_map(|_| variants(&mut random, 50)).collect();
+    for settings in settings {
+        let logits = random_logits(&mut random, 50);
+        let tokens: Vec<u32> = (0..9).map(|_| random.u32(..50)).collect();
+        let want = reference(&settings, &logits, &tokens);
+        let left = want.iter().filter(|p| **p > 0.0).count();
+        let sampler = Sampler::new(settings, 50).unwrap();
+        for count in [0, 3, 1000] {
+            let chosen = sampler.choose(&logits, &tokens, &mut workspace);
+            let found = workspace.draw_logprobs(chosen, count);
+            assert_eq!((found.chosen.token, found.top.len()), (chosen, count.min(left)));
+            for token in found.top.iter().chain([&found.chosen]) {
+                assert!((token.logprob.exp() - want[token.token as usize]).abs() < 1e-9, "{sampler:?} {token:?}");
+            }
+            assert!(found.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
+        }
+    }
+}

@@ -6,7 +6,7 @@ use muser_kv::SpecError;
 use muser_model::{CacheError, ForwardError, StepError};
 
 use crate::generate::Outcome;
-use crate::sampler::{Logprobs, SamplingError, SamplingSettings};
+use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub struct Request {
     pub stop_tokens: Arc<[u32]>,
     /// How tokens are chosen.
     pub sampling: SamplingSettings,
-    /// With `Some(n)`, each token comes with its probability and those of the `n` likeliest tokens.
-    pub logprobs: Option<usize>,
+    /// If present, each token comes with its probability and those of the likeliest tokens.
+    pub logprobs: Option<LogprobsWanted>,
     /// Whether it may use what others computed, and leave what it computes to others. No token depends on it.
     pub reuse: PrefixReuse,
 }

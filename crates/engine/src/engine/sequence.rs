@@ -7,7 +7,7 @@ use muser_model::ForwardError;
 
 use super::request::{Event, PrefixReuse, Request, RequestId, TokenEvent};
 use crate::generate::{Finish, Outcome};
-use crate::sampler::{Sampler, SamplerWorkspace};
+use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 
 /// All of a request but its keys and values: enough to compute those again.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Sequence {
     names: Vec<PageName>,
     sampler: Sampler,
     stop_tokens: Arc<[u32]>,
-    logprobs: Option<usize>,
+    logprobs: Option<LogprobsWanted>,
 }
 
 /// A sequence that runs.
@@ -164,7 +164,10 @@ impl Part<'_> {
         }
         let token = sampler.choose(logits, tokens, workspace);
         let is_stop = stop_tokens.contains(&token);
-        let logprobs = logprobs.map(|count| workspace.logprobs(logits, token, count));
+        let logprobs = logprobs.map(|LogprobsWanted { count, stage }| match stage {
+            LogprobsStage::Model => workspace.logprobs(logits, token, count),
+            LogprobsStage::Draw => workspace.draw_logprobs(token, count),
+        });
         on_event(Event::Token(TokenEvent { id, token, is_stop, logits, logprobs }));
         *self.chosen = Some(Choice { token, is_stop });
     }

@@ -1,6 +1,25 @@
-//! Logprobs: what the model itself thinks, before any sampler.
+//! Logprobs: what the model itself thinks, before any sampler, or what the samplers left to draw from.
 
-use super::candidates::{Candidate, fill, likelier, peak};
+use super::candidates::{Candidate, likelier, peak};
+
+/// Which probabilities a request is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogprobsWanted {
+    /// How many of the likeliest tokens, besides the chosen one.
+    pub count: usize,
+    /// Where they are taken.
+    pub stage: LogprobsStage,
+}
+
+/// Where probabilities are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogprobsStage {
+    /// The softmax of the raw logits over the whole vocabulary, before any sampler.
+    Model,
+    /// The softmax that the token was drawn from: of the tokens that all stages left, divided by the temperature. Greedy,
+    /// it is one token with probability 1.
+    Draw,
+}
 
 /// A token and the natural logarithm of its probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,37 +30,37 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// Probabilities at one position, under the softmax of the raw logits over the whole vocabulary.
+/// Probabilities at one position, under the softmax of [`LogprobsWanted::stage`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Logprobs<'a> {
     /// The chosen token, likely or not.
     pub chosen: TokenLogprob,
-    /// The likeliest tokens, likeliest first and the lower token first among equals; as many as were asked for.
+    /// The likeliest tokens, likeliest first and the lower token first among equals; as many as were asked for, or all that
+    /// there are.
     pub top: &'a [TokenLogprob],
 }
 
-/// See [`super::SamplerWorkspace::logprobs`].
+/// The probabilities of `chosen`, which is among `candidates`, and of the `count` likeliest, under their softmax.
 pub(super) fn of<'a>(
-    logits: &[f32],
+    candidates: &mut Vec<Candidate>,
     chosen: u32,
     count: usize,
-    (candidates, top): (&mut Vec<Candidate>, &'a mut Vec<TokenLogprob>),
+    top: &'a mut Vec<TokenLogprob>,
 ) -> Logprobs<'a> {
-    fill(candidates, logits);
     let peak = peak(candidates);
     let total: f64 = candidates.iter().map(|candidate| libm::exp(candidate.logit - peak)).sum();
     // The sum is at least 1, the peak's own term, so that no logprob is above 0.
     let log_total = libm::log(total);
-    let logprob = |logit: f64| logit - peak - log_total;
-    let chosen = TokenLogprob { token: chosen, logprob: logprob(candidates[chosen as usize].logit) };
+    let logprob =
+        |candidate: &Candidate| TokenLogprob { token: candidate.token, logprob: candidate.logit - peak - log_total };
+    let chosen = candidates.iter().find(|candidate| candidate.token == chosen).map(logprob);
+    let chosen = chosen.expect("the chosen token is one of the candidates");
     if 0 < count && count < candidates.len() {
         candidates.select_nth_unstable_by(count - 1, likelier);
     }
     candidates.truncate(count);
     candidates.sort_unstable_by(likelier);
     top.clear();
-    top.extend(
-        candidates.iter().map(|&Candidate { token, logit, .. }| TokenLogprob { token, logprob: logprob(logit) }),
-    );
+    top.extend(candidates.iter().map(logprob));
     Logprobs { chosen, top }
 }

@@ -3,8 +3,8 @@
 //! One implementation, on the CPU, in software floating point: the same seed gives the same text on every machine. The
 //! stages run in llama.cpp's default order, each in its own file and each neutral by default: `logit_bias`, `penalties`,
 //! `top_k`, `typical`, `top_p`, `min_p`, `temperature`, and then one `draw`. A sum is always taken in an order that the
-//! candidates themselves define, never in one that a sorting algorithm happened to leave. `logprobs` looks at the raw logits
-//! and has no part in the choice.
+//! candidates themselves define, never in one that a sorting algorithm happened to leave. `logprobs` looks at the raw logits,
+//! or at what the draw was made from, and has no part in the choice.
 //!
 //! A choice is a function of the logits, the sequence's own tokens and the settings. There is no state from token to token,
 //! so it does not matter whether the tokens before were computed here, resumed or received, nor who else is served.
@@ -22,7 +22,7 @@ mod top_p;
 mod typical;
 
 use candidates::Candidate;
-pub use logprobs::{Logprobs, TokenLogprob};
+pub use logprobs::{Logprobs, LogprobsStage, LogprobsWanted, TokenLogprob};
 pub use settings::{LogitBias, Sampling, SamplingError, SamplingSettings};
 
 /// Chooses the tokens of one sequence.
@@ -87,6 +87,16 @@ impl SamplerWorkspace {
     /// # Panics
     /// If there is no such token.
     pub fn logprobs(&mut self, logits: &[f32], chosen: u32, count: usize) -> Logprobs<'_> {
-        logprobs::of(logits, chosen, count, (&mut self.candidates, &mut self.top))
+        candidates::fill(&mut self.candidates, logits);
+        logprobs::of(&mut self.candidates, chosen, count, &mut self.top)
+    }
+
+    /// The probabilities that `chosen`, the token of the last [`Sampler::choose`] in this workspace, and the `count` likeliest
+    /// tokens had in the draw. Fewer than `count` where the samplers left fewer.
+    ///
+    /// # Panics
+    /// If that choice gave another token, or these were asked for already.
+    pub fn draw_logprobs(&mut self, chosen: u32, count: usize) -> Logprobs<'_> {
+        logprobs::of(&mut self.candidates, chosen, count, &mut self.top)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use muser_engine::engine::{PrefixReuse, Request, RequestId, SubmitError};
-use muser_engine::{EngineSettings, Finish, LogitBias, SamplingSettings};
+use muser_engine::{EngineSettings, Finish, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_model::Model;
 
 use crate::world::{
@@ -113,7 +113,10 @@ impl Client {
             context: if random.u8(..8) == 0 { prompt.len() + random.usize(1..20) } else { CONTEXT },
             stop_tokens: Arc::from(stop_tokens),
             sampling,
-            logprobs: random.bool().then(|| random.usize(..4)),
+            logprobs: random.bool().then(|| LogprobsWanted {
+                count: random.usize(..4),
+                stage: if random.bool() { LogprobsStage::Model } else { LogprobsStage::Draw },
+            }),
             reuse: if random.u8(..8) == 0 { PrefixReuse::Isolate } else { PrefixReuse::Share },
             prompt,
         }

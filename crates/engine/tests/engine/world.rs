@@ -5,7 +5,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use muser_engine::engine::{Event, PrefixReuse, Request, RequestId, StepReport};
-use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, Outcome, Sampler, SamplerWorkspace, SamplingSettings};
+use muser_engine::{
+    ChunkRows, Engine, EngineSettings, Finish, LogprobsStage, LogprobsWanted, Outcome, Sampler, SamplerWorkspace,
+    SamplingSettings,
+};
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
@@ -257,8 +260,11 @@ impl Solo {
             executor.forward(&mut batch, &mut |_, row| logits.extend_from_slice(row)).unwrap();
             batch[0].outcome.unwrap();
             let token = sampler.choose(&logits, &tokens, workspace);
-            if let Some(count) = request.logprobs {
-                let logprobs = workspace.logprobs(&logits, token, count);
+            if let Some(LogprobsWanted { count, stage }) = request.logprobs {
+                let logprobs = match stage {
+                    LogprobsStage::Model => workspace.logprobs(&logits, token, count),
+                    LogprobsStage::Draw => workspace.draw_logprobs(token, count),
+                };
                 story.chosen_logprobs.push(logprobs.chosen.logprob);
                 story.alternatives.extend(logprobs.top.iter().map(|top| (top.token, top.logprob)));
             }
