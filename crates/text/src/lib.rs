@@ -18,6 +18,7 @@ mod merge;
 mod score_merge;
 mod specials;
 mod split;
+mod stop_strings;
 mod stream;
 mod token_bytes;
 mod tokenizer;
@@ -27,6 +28,7 @@ pub use chat::{
     ChatError, ChatOptions, ChatTemplate, ChatTemplates, LocalTime, Message, Rendered, Tracing, encode_chat,
 };
 pub use split::pre_tokenizer_names;
+pub use stop_strings::{EmptyStopString, StopStrings};
 pub use stream::{StreamDecoder, Utf8Stream};
 pub use tokenizer::{ControlTokens, Specials, TokenOutOfRange, Tokenizer};
 pub use vocabulary::{TokenKind, VocabularyData, VocabularyError};

@@ -13,4 +13,5 @@ mod naive;
 mod properties;
 mod random;
 mod sentence_piece;
+mod stop_strings;
 mod stream;
