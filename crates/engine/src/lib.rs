@@ -5,6 +5,7 @@ mod generate;
 mod policy;
 mod prefix;
 mod sampler;
+mod templates;
 mod vocabulary;
 
 pub use engine::{Engine, EngineSettings};
@@ -14,4 +15,5 @@ pub use sampler::{
     LogitBias, Logprobs, LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, Sampling, SamplingError,
     SamplingSettings, TokenLogprob,
 };
+pub use templates::{TemplatesLoadError, load_templates, main_template};
 pub use vocabulary::{VocabularyLoadError, load_tokenizer};

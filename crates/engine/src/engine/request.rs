@@ -49,6 +49,13 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u64);
 
+impl RequestId {
+    /// How many requests the engine had taken before.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Why a request was not accepted. Nothing of it remains.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

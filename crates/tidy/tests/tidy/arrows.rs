@@ -11,7 +11,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
-    ("cli", &["engine", "kernels", "kv", "model", "text", "weights"]),
+    ("server", &["engine", "kernels", "kv", "model", "text", "weights"]),
+    ("cli", &["engine", "kernels", "kv", "model", "server", "text", "weights"]),
 ];
 
 /// Every crate has a line in [`ARROWS`], depends on nothing else of ours, and takes the workspace's lints.

@@ -1,0 +1,147 @@
+//! What a client is told when something is wrong: one envelope on every route, before and inside streams.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use muser_engine::engine::SubmitError;
+
+use crate::host::Refused;
+
+/// A refusal, `{"error": {"code", "message", "type"}}` with what else the kind of error has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError {
+    kind: ErrorKind,
+    message: String,
+    more: Map<String, Value>,
+    retry_after_seconds: Option<u64>,
+}
+
+/// The kinds of refusal, by llama.cpp's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request makes no sense.
+    InvalidRequest,
+    /// The prompt does not fit the context.
+    ExceedContextSize,
+    /// No valid key.
+    Authentication,
+    /// A valid key, which does not open this; or a page of a foreign origin asks.
+    Permission,
+    /// There is no such thing.
+    NotFound,
+    /// There is such a thing, but not for this method.
+    MethodNotAllowed,
+    /// The body is longer than the server takes.
+    TooLarge,
+    /// The body did not arrive in time.
+    Timeout,
+    /// The queue is full.
+    RateLimit,
+    /// Known, and not supported.
+    NotSupported,
+    /// Not now: the model is being loaded, or the server stops.
+    Unavailable,
+    /// The fault is the server's.
+    Server,
+}
+
+impl ErrorKind {
+    fn code_and_name(self) -> (StatusCode, &'static str) {
+        match self {
+            Self::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid_request_error"),
+            Self::ExceedContextSize => (StatusCode::BAD_REQUEST, "exceed_context_size_error"),
+            Self::Authentication => (StatusCode::UNAUTHORIZED, "authentication_error"),
+            Self::Permission => (StatusCode::FORBIDDEN, "permission_error"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not_found_error"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error"),
+            Self::Timeout => (StatusCode::REQUEST_TIMEOUT, "invalid_request_error"),
+            Self::RateLimit => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
+            Self::NotSupported => (StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
+            Self::Server => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+        }
+    }
+}
+
+impl ApiError {
+    /// A refusal with a message for people.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), more: Map::new(), retry_after_seconds: None }
+    }
+
+    /// The request makes no sense.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message)
+    }
+
+    /// With another field of the envelope.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.more.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// With a word on when to try again.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The envelope.
+    pub fn body(&self) -> Value {
+        let (code, name) = self.kind.code_and_name();
+        let mut error = json!({"code": code.as_u16(), "message": self.message, "type": name});
+        if let Value::Object(fields) = &mut error {
+            fields.extend(self.more.clone());
+        }
+        json!({"error": error})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (code, _) = self.kind.code_and_name();
+        let mut response = (code, axum::Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.kind == ErrorKind::Authentication {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::Submit(SubmitError::PromptTooLong { prompt, context }) => Self::new(
+                ErrorKind::ExceedContextSize,
+                format!(
+                    "the prompt has {prompt} tokens, the context holds {context}: at most {} fit before the first new token",
+                    context.saturating_sub(1)
+                ),
+            )
+            .with("n_prompt_tokens", prompt)
+            .with("n_ctx", context),
+            Refused::Submit(SubmitError::QueueFull { .. }) => {
+                Self::new(ErrorKind::RateLimit, message).retry_after(RETRY_SECONDS)
+            }
+            Refused::Submit(_) => Self::invalid(message),
+            Refused::Stopped => Self::new(ErrorKind::Server, message),
+        }
+    }
+}
+
+/// When a client whom the full queue turned away may try again. A guess: how long answers take is up to their clients.
+const RETRY_SECONDS: u64 = 1;

@@ -1,0 +1,243 @@
+//! One answer from its request to its last word: the engine's news become text, counts and times.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::{Finish, LogprobsWanted, SamplingSettings};
+use serde_json::{Value, json};
+
+use crate::error::{ApiError, ErrorKind};
+use crate::host::{Answer, News, What};
+use crate::service::Service;
+use crate::text::{AnswerText, Piece};
+
+/// What to answer, and how.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Token ids to continue.
+    pub prompt: Vec<u32>,
+    /// Tokens to generate at most.
+    pub tokens_max: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingSettings,
+    /// Strings that end the text; none is empty.
+    pub stops: Vec<String>,
+    /// Probabilities to tell.
+    pub logprobs: Option<LogprobsWanted>,
+    /// Whether what others computed is used, and what this one computes is left to others.
+    pub reuse: PrefixReuse,
+}
+
+/// An answer under way.
+#[derive(Debug)]
+pub struct Generation {
+    service: Arc<Service>,
+    /// `None` after the end: letting go of it is what ends the engine's work after a stop string.
+    answer: Option<Answer>,
+    text: AnswerText,
+    plan: Plan,
+    clock: Clock,
+    slot: Option<usize>,
+    usage: Usage,
+}
+
+/// What happens to an answer.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    /// More of the prompt is computed.
+    Progress(Progress),
+    /// More of the text is certain.
+    Piece(Piece),
+    /// The answer is complete.
+    Ended(Ending),
+}
+
+/// How far the prompt is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Tokens of the prompt.
+    pub total: usize,
+    /// Of these, tokens that were there already.
+    pub reused: usize,
+    /// Tokens that have their keys and values, the reused ones included.
+    pub computed: usize,
+    /// Since the request left the queue.
+    pub elapsed: Duration,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    /// Text that was held back until now, and its tokens.
+    pub rest: Piece,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The model ended it.
+    EndOfGeneration,
+    /// It has as many tokens as were asked for.
+    Limit,
+    /// The context is full.
+    ContextFull,
+    /// This stop string came.
+    Word(String),
+}
+
+/// Tokens of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of the prompt.
+    pub prompt: usize,
+    /// Of these, those whose keys and values were there already.
+    pub reused: usize,
+    /// Generated, the one that ended the text included.
+    pub generated: usize,
+}
+
+/// When things happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Generation {
+    /// Hands the request to the engine.
+    ///
+    /// # Errors
+    /// If the engine does not take it, or a stop string is empty.
+    pub async fn start(service: &Arc<Service>, plan: Plan) -> Result<Self, ApiError> {
+        let text = AnswerText::new(plan.stops.clone()).map_err(|error| ApiError::invalid(error.to_string()))?;
+        let request = Request {
+            prompt: plan.prompt.clone(),
+            tokens_max: plan.tokens_max,
+            context: service.context,
+            stop_tokens: Arc::clone(&service.end_of_generation),
+            sampling: plan.sampling.clone(),
+            logprobs: plan.logprobs,
+            reuse: plan.reuse,
+        };
+        let answer = service.host.submit(request).await?;
+        let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
+        let service = Arc::clone(service);
+        Ok(Self { service, answer: Some(answer), text, plan, clock: Clock::default(), slot: None, usage })
+    }
+
+    /// What happens next; `None` after the end. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// If the computation failed. Nothing comes after it.
+    pub async fn next(&mut self) -> Result<Option<Happening>, ApiError> {
+        while let Some(answer) = &mut self.answer {
+            let Some(news) = answer.next().await else {
+                self.answer = None;
+                return Err(ApiError::new(ErrorKind::Server, "the engine has stopped"));
+            };
+            if let Some(happening) = self.take(news)? {
+                return Ok(Some(happening));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, News { at, what }: News) -> Result<Option<Happening>, ApiError> {
+        self.clock.last = Some(at);
+        let happening = match what {
+            What::Started { reused, slot } => {
+                (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);
+                Happening::Progress(self.progress(reused, at))
+            }
+            // What is computed again after an interruption is nobody's business.
+            What::Progress { .. } if self.usage.generated > 0 => return Ok(None),
+            What::Progress { computed, .. } => Happening::Progress(self.progress(computed, at)),
+            What::Token(token) => {
+                self.clock.first_token.get_or_insert(at);
+                self.usage.generated += 1;
+                if token.is_stop {
+                    return Ok(None);
+                }
+                match self.text.push(&self.service.words.tokenizer, token) {
+                    (rest, Some(index)) => {
+                        self.answer = None;
+                        Happening::Ended(Ending { rest, stop: Stop::Word(self.plan.stops[index].clone()) })
+                    }
+                    (piece, None) if piece.is_empty() => return Ok(None),
+                    (piece, None) => Happening::Piece(piece),
+                }
+            }
+            What::Finished(outcome) => {
+                self.answer = None;
+                let stop = match outcome.finish {
+                    Finish::EndOfGeneration => Stop::EndOfGeneration,
+                    Finish::Limit => Stop::Limit,
+                    Finish::ContextFull => Stop::ContextFull,
+                    Finish::Stopped => return Err(ApiError::new(ErrorKind::Unavailable, "the server stops")),
+                };
+                Happening::Ended(Ending { rest: self.text.finish(), stop })
+            }
+            What::Failed(reason) => {
+                self.answer = None;
+                return Err(ApiError::new(ErrorKind::Server, reason));
+            }
+        };
+        Ok(Some(happening))
+    }
+
+    fn progress(&self, computed: usize, at: Instant) -> Progress {
+        let elapsed = self.clock.started.map_or(Duration::ZERO, |started| at - started);
+        Progress { total: self.usage.prompt, reused: self.usage.reused, computed, elapsed }
+    }
+
+    /// Tokens so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Where it runs, once it does.
+    pub fn slot(&self) -> Option<usize> {
+        self.slot
+    }
+
+    /// Whether there is nothing more to come.
+    pub fn is_over(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    /// What was asked for.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Times and speeds so far, by llama.cpp's names: the first token comes out of the prompt.
+    pub fn timings(&self) -> Value {
+        let Usage { prompt, reused, generated } = self.usage;
+        let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => (to - from).as_secs_f64() * 1e3,
+            _ => 0.0,
+        };
+        let prompt_ms = between(self.clock.started, self.clock.first_token.or(self.clock.last));
+        let predicted_ms = between(self.clock.first_token, self.clock.last);
+        let each = |ms: f64, n: usize| if n > 0 { ms / n as f64 } else { 0.0 };
+        let rate = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
+        let computed = prompt - reused;
+        // The first token took no time after itself.
+        let after_first = generated.saturating_sub(1);
+        json!({
+            "cache_n": reused,
+            "prompt_n": computed,
+            "prompt_ms": prompt_ms,
+            "prompt_per_token_ms": each(prompt_ms, computed),
+            "prompt_per_second": rate(computed, prompt_ms),
+            "predicted_n": generated,
+            "predicted_ms": predicted_ms,
+            "predicted_per_token_ms": each(predicted_ms, after_first),
+            "predicted_per_second": rate(after_first, predicted_ms),
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! The engine in a thread of its own, and the only door to it.
+//!
+//! The engine computes; it must neither wait for a client nor be touched by two at once. So it lives in one thread, takes
+//! orders between two steps, and tells each request's owner what happens through a channel that never blocks it. Dropping
+//! an [`Answer`] is how a request is cancelled: whoever lets go of it, because the client left or because a stop string was
+//! found, ends the work at the next step.
+
+mod status;
+mod work;
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use muser_engine::engine::{Request, RequestId, SubmitError};
+use muser_engine::{Engine, Outcome, TokenLogprob};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use status::{EngineStatus, Slot, Task, Totals};
+
+/// The door to the engine; clones lead to the same one.
+#[derive(Clone, Debug)]
+pub struct EngineHost {
+    orders: Sender<Order>,
+    status: watch::Receiver<EngineStatus>,
+}
+
+/// A request under way. Dropped, it is cancelled.
+#[derive(Debug)]
+pub struct Answer {
+    id: RequestId,
+    news: mpsc::UnboundedReceiver<News>,
+    orders: Sender<Order>,
+    ended: bool,
+}
+
+/// Something that happened to a request, and when.
+#[derive(Clone, Debug)]
+pub struct News {
+    /// When the engine told of it.
+    pub at: Instant,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened to a request.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// It left the queue.
+    Started {
+        /// Tokens of the prompt that were there already.
+        reused: usize,
+        /// Where it runs.
+        slot: usize,
+    },
+    /// More of its tokens have their keys and values.
+    Progress {
+        /// Tokens that have them.
+        computed: usize,
+        /// Tokens that need them before the next token.
+        total: usize,
+    },
+    /// A token was chosen.
+    Token(ChosenToken),
+    /// It is done.
+    Finished(Outcome),
+    /// The computation failed.
+    Failed(String),
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChosenToken {
+    /// The token.
+    pub token: u32,
+    /// Whether it ends the text.
+    pub is_stop: bool,
+    /// Its probability and those of others, if they were asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Probabilities at one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the chosen token.
+    pub chosen: TokenLogprob,
+    /// Of the likeliest, likeliest first.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// The engine does not take it.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// There is no engine any more.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+/// What the engine is told between two steps.
+#[derive(Debug)]
+enum Order {
+    Submit {
+        request: Box<Request>,
+        news: mpsc::UnboundedSender<News>,
+        reply: oneshot::Sender<Result<RequestId, SubmitError>>,
+    },
+    Cancel(RequestId),
+}
+
+impl EngineHost {
+    /// Moves the engine into a thread. The thread ends when the last door and the last answer are dropped.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(engine: Engine) -> io::Result<(Self, JoinHandle<()>)> {
+        let (orders, received): (_, Receiver<Order>) = channel();
+        let (publish, status) = watch::channel(EngineStatus::of(&engine));
+        let thread = Builder::new().name("engine".into()).spawn(move || work::run(engine, &received, publish))?;
+        Ok((Self { orders, status }, thread))
+    }
+
+    /// Hands a request to the engine, which answers between two steps.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing of the request remains then.
+    pub async fn submit(&self, request: Request) -> Result<Answer, Refused> {
+        let (sender, news) = mpsc::unbounded_channel();
+        let (reply, replied) = oneshot::channel();
+        let order = Order::Submit { request: Box::new(request), news: sender, reply };
+        self.orders.send(order).map_err(|_| Refused::Stopped)?;
+        let id = replied.await.map_err(|_| Refused::Stopped)??;
+        Ok(Answer { id, news, orders: self.orders.clone(), ended: false })
+    }
+
+    /// What the engine is doing.
+    pub fn status(&self) -> EngineStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Waits until something about the status changes; false once there is no engine any more.
+    pub async fn changed(&mut self) -> bool {
+        self.status.changed().await.is_ok()
+    }
+}
+
+impl Answer {
+    /// What happens next; `None` after the end, and if the engine stops before it.
+    pub async fn next(&mut self) -> Option<News> {
+        let news = self.news.recv().await;
+        self.ended |= matches!(&news, Some(News { what: What::Finished(_) | What::Failed(_), .. }) | None);
+        news
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Without an engine there is nothing to cancel.
+            let _ = self.orders.send(Order::Cancel(self.id));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The engine's thread: orders between steps, and after each event a word to the request's owner.
+
+use std::collections::HashMap;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use muser_engine::Engine;
+use muser_engine::engine::{Event, RequestId, StepRefused};
+use tokio::sync::{mpsc, watch};
+
+use super::status::{EngineStatus, Task, Totals};
+use super::{ChosenToken, News, Order, TokenLogprobs, What};
+
+/// Requests under way, and what is known about them.
+struct Requests {
+    open: HashMap<RequestId, Open>,
+    /// Which request has which slot.
+    slots: Vec<Option<RequestId>>,
+    totals: Totals,
+}
+
+/// A request under way.
+struct Open {
+    news: mpsc::UnboundedSender<News>,
+    prompt: usize,
+    reused: usize,
+    computed: usize,
+    generated: usize,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    cancelled: bool,
+}
+
+/// Tells whoever asks that the engine is gone, even if it went by a panic.
+struct Publisher(watch::Sender<EngineStatus>);
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.0.send_modify(|status| {
+            status.failure.get_or_insert_with(|| "the engine has stopped".into());
+        });
+    }
+}
+
+/// Runs until nobody can give orders any more.
+pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::Sender<EngineStatus>) {
+    let publisher = Publisher(publish);
+    let slots = vec![None; engine.settings().running_max.get()];
+    let mut requests = Requests { open: HashMap::new(), slots, totals: Totals::default() };
+    loop {
+        if !engine.has_work() {
+            let Ok(order) = orders.recv() else { return };
+            requests.take(&mut engine, order);
+        }
+        while let Ok(order) = orders.try_recv() {
+            requests.take(&mut engine, order);
+        }
+        if let Err(refused) = requests.step(&mut engine) {
+            publisher.0.send_modify(|status| status.failure = Some(refused.to_string()));
+            return;
+        }
+        requests.publish(&engine, &publisher.0);
+    }
+}
+
+impl Requests {
+    fn take(&mut self, engine: &mut Engine, order: Order) {
+        match order {
+            Order::Submit { request, news, reply } => {
+                let prompt = request.prompt.len();
+                let submitted = engine.submit(*request);
+                if let Ok(id) = &submitted {
+                    self.open.insert(*id, Open::new(news, prompt));
+                }
+                if let Err(Ok(id)) = reply.send(submitted) {
+                    // Whoever asked has left before the answer.
+                    self.cancel(engine, id);
+                }
+            }
+            Order::Cancel(id) => self.cancel(engine, id),
+        }
+    }
+
+    fn cancel(&mut self, engine: &mut Engine, id: RequestId) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.cancelled = engine.cancel(id);
+        }
+    }
+
+    fn step(&mut self, engine: &mut Engine) -> Result<(), StepRefused> {
+        let report = engine.step(&mut |event| self.deliver(event))?;
+        self.totals.steps += 1;
+        self.totals.running_over_steps += report.running as u64;
+        Ok(())
+    }
+
+    /// Tells the owner, who may have left; cancelling is then under way.
+    fn deliver(&mut self, event: Event<'_>) {
+        let at = Instant::now();
+        let (id, what) = match event {
+            Event::Started { id, reused } => (id, What::Started { reused, slot: self.occupy(id) }),
+            Event::PrefillProgress { id, computed, total } => {
+                self.occupy(id);
+                (id, What::Progress { computed, total })
+            }
+            Event::Token(event) => {
+                let logprobs =
+                    event.logprobs.map(|found| TokenLogprobs { chosen: found.chosen, top: found.top.to_vec() });
+                (event.id, What::Token(ChosenToken { token: event.token, is_stop: event.is_stop, logprobs }))
+            }
+            Event::Preempted { id } => {
+                self.totals.preemptions += 1;
+                self.release(id);
+                return;
+            }
+            Event::Finished { id, outcome } => (id, What::Finished(outcome)),
+            Event::Failed { id, error } => (id, What::Failed(error.to_string())),
+        };
+        let Some(open) = self.open.get_mut(&id) else { return };
+        open.note(at, &what);
+        let ends = matches!(what, What::Finished(_) | What::Failed(_));
+        // The owner may be gone.
+        let _ = open.news.send(News { at, what });
+        if ends {
+            self.release(id);
+            if let Some(open) = self.open.remove(&id) {
+                self.totals.add(&open, at);
+            }
+        }
+    }
+
+    /// The request's slot: the one it has, or the lowest that is free.
+    fn occupy(&mut self, id: RequestId) -> usize {
+        let has = self.slots.iter().position(|slot| *slot == Some(id));
+        let slot = has.or_else(|| self.slots.iter().position(Option::is_none));
+        let slot = slot.expect("the engine runs no more sequences than there are slots");
+        self.slots[slot] = Some(id);
+        slot
+    }
+
+    fn release(&mut self, id: RequestId) {
+        self.slots.iter_mut().filter(|slot| **slot == Some(id)).for_each(|slot| *slot = None);
+    }
+
+    fn publish(&self, engine: &Engine, publish: &watch::Sender<EngineStatus>) {
+        publish.send_modify(|status| {
+            for (slot, id) in status.slots.iter_mut().zip(&self.slots) {
+                slot.task = id.and_then(|id| Some((id, self.open.get(&id)?))).map(|(id, open)| Task {
+                    number: id.number(),
+                    prompt_tokens: open.prompt,
+                    computed_tokens: open.computed,
+                    generated_tokens: open.generated,
+                });
+            }
+            status.waiting = engine.waiting();
+            status.memory = engine.memory();
+            status.prefix_bytes = engine.prefix_bytes();
+            status.totals = self.totals;
+        });
+    }
+}
+
+impl Open {
+    fn new(news: mpsc::UnboundedSender<News>, prompt: usize) -> Self {
+        let (reused, computed, generated) = (0, 0, 0);
+        Self { news, prompt, reused, computed, generated, started: None, first_token: None, cancelled: false }
+    }
+
+    fn note(&mut self, at: Instant, what: &What) {
+        match what {
+            What::Started { reused, .. } => {
+                self.started = Some(at);
+                (self.reused, self.computed) = (*reused, *reused);
+            }
+            What::Progress { computed, .. } => self.computed = *computed,
+            What::Token(_) => {
+                self.first_token.get_or_insert(at);
+                self.computed = self.computed.max(self.prompt + self.generated);
+                self.generated += 1;
+            }
+            What::Finished(_) | What::Failed(_) => {}
+        }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, open: &Open, end: Instant) {
+        let prompt_end = open.first_token.unwrap_or(end);
+        self.ended += 1;
+        self.cancelled += u64::from(open.cancelled);
+        self.prompt_tokens += (open.computed.min(open.prompt) - open.reused) as u64;
+        self.reused_tokens += open.reused as u64;
+        self.generated_tokens += open.generated as u64;
+        self.prompt_seconds += open.started.map_or(0.0, |started| (prompt_end - started).as_secs_f64());
+        self.generated_seconds += (end - prompt_end).as_secs_f64();
+        self.tokens_max = self.tokens_max.max(open.prompt + open.generated);
+    }
+}

@@ -1,0 +1,30 @@
+//! The engine over HTTP: llama.cpp's and OpenAI's routes on one engine.
+//!
+//! - `host` is the engine in a thread of its own, and the only door to it.
+//! - `service` is what answers once the model is there; `app` is the server around it: loading, answering, stopping.
+//! - `fields`, `prompt`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
+//! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
+//! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
+
+mod app;
+mod error;
+mod fields;
+mod generation;
+pub mod host;
+mod listen;
+mod options;
+mod probabilities;
+mod prompt;
+mod routes;
+mod sampling;
+mod service;
+mod settings;
+mod stream;
+mod text;
+
+pub use app::App;
+pub use error::{ApiError, ErrorKind};
+pub use listen::{ServeError, Server};
+pub use routes::router;
+pub use service::{ModelFacts, Service, Words};
+pub use settings::ServiceSettings;

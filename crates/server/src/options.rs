@@ -1,0 +1,152 @@
+//! The fields that all routes share which generate text.
+
+use std::sync::Arc;
+
+use muser_engine::engine::PrefixReuse;
+use muser_engine::{LogprobsWanted, SamplingSettings};
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::fields::{Fields, FromField};
+use crate::generation::{Generation, Plan};
+use crate::sampling::take_sampling;
+use crate::service::Service;
+
+/// What a request says besides its prompt and what only its route knows.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How tokens are chosen.
+    pub sampling: SamplingSettings,
+    /// Tokens to generate at most.
+    pub tokens_max: Option<usize>,
+    /// Strings that end the text.
+    pub stops: Vec<String>,
+    /// Whether the answer comes as it is made.
+    pub stream: bool,
+    /// Whether the stream tells how far the prompt is computed.
+    pub return_progress: bool,
+    /// Whether each piece of the stream comes with times.
+    pub timings_per_token: bool,
+    /// Whether what others computed is used.
+    pub reuse: PrefixReuse,
+    /// Answers per prompt.
+    pub answers: usize,
+}
+
+impl Options {
+    /// Takes the fields.
+    ///
+    /// # Errors
+    /// If one has a wrong type or asks for what there is not.
+    pub fn take(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
+        let options = Self {
+            sampling: take_sampling(fields, service)?,
+            tokens_max: take_tokens_max(fields)?.unwrap_or(service.settings.tokens_max),
+            stops: take_stops(fields)?,
+            stream: fields.take("stream")?.unwrap_or(false),
+            return_progress: fields.take("return_progress")?.unwrap_or(false),
+            timings_per_token: fields.take("timings_per_token")?.unwrap_or(false),
+            reuse: match fields.take("cache_prompt")? {
+                Some(false) => PrefixReuse::Isolate,
+                Some(true) | None => PrefixReuse::Share,
+            },
+            answers: take_answers(fields, service.settings.answers_max)?,
+        };
+        take_slot(fields, service)?;
+        take_unsupported(fields)?;
+        Ok(options)
+    }
+
+    /// Starts the answers to all prompts: those to the first prompt first. Of several answers to one prompt, each has the
+    /// seed after the one before.
+    ///
+    /// # Errors
+    /// If the engine does not take one of them; none is left then.
+    pub async fn start(
+        &self,
+        service: &Arc<Service>,
+        prompts: Vec<Vec<u32>>,
+        logprobs: Option<LogprobsWanted>,
+    ) -> Result<Vec<Generation>, ApiError> {
+        let most = service.settings.answers_max;
+        if prompts.len().saturating_mul(self.answers) > most {
+            let asked = format!("{} prompts with {} answers each", prompts.len(), self.answers);
+            return Err(ApiError::invalid(format!("{asked} are more than {most}, the most of one request")));
+        }
+        let mut generations = Vec::with_capacity(prompts.len() * self.answers);
+        for prompt in prompts {
+            if prompt.is_empty() {
+                return Err(ApiError::invalid("the prompt has no tokens, and this model adds none at the start"));
+            }
+            for answer in 0..self.answers {
+                let seed = self.sampling.seed.wrapping_add(answer as u64);
+                let plan = Plan {
+                    prompt: prompt.clone(),
+                    tokens_max: self.tokens_max,
+                    sampling: SamplingSettings { seed, ..self.sampling.clone() },
+                    stops: self.stops.clone(),
+                    logprobs,
+                    reuse: self.reuse,
+                };
+                generations.push(Generation::start(service, plan).await?);
+            }
+        }
+        Ok(generations)
+    }
+}
+
+/// The limit on tokens under any of its names; `Some(None)` is no limit.
+fn take_tokens_max(fields: &mut Fields) -> Result<Option<Option<usize>>, ApiError> {
+    let mut found: Option<(&'static str, i64)> = None;
+    for name in ["n_predict", "max_tokens", "max_completion_tokens"] {
+        let Some(limit) = fields.take_within(name, -1, i64::MAX)? else { continue };
+        match found {
+            Some((other, before)) if before != limit => {
+                return Err(ApiError::invalid(format!("{other} is {before} and {name} is {limit}: which one?")));
+            }
+            _ => found = Some((name, limit)),
+        }
+    }
+    Ok(found.map(|(_, limit)| usize::try_from(limit).ok()))
+}
+
+/// Stop strings: one, several, or none. Empty ones are none.
+fn take_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.take::<Value>("stop")? {
+        None => return Ok(Vec::new()),
+        Some(Value::String(stop)) => vec![stop],
+        Some(stops) => Vec::<String>::from_field(stops)
+            .ok_or_else(|| ApiError::invalid("stop: needs a string or an array of strings"))?,
+    };
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+}
+
+/// Answers per prompt under either name.
+fn take_answers(fields: &mut Fields, most: usize) -> Result<usize, ApiError> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let (n, cmpl) = (fields.take_within("n", 1, most)?, fields.take_within("n_cmpl", 1, most)?);
+    Ok(n.or(cmpl).and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
+}
+
+/// A slot may be named, and it changes nothing: every slot finds every prefix that is held.
+fn take_slot(fields: &mut Fields, service: &Service) -> Result<(), ApiError> {
+    let slots = i64::try_from(service.slots).unwrap_or(i64::MAX);
+    fields.take_within("id_slot", -1, slots - 1).map(drop)
+}
+
+/// Features of other servers, and of this one later: each is refused, unless it asks for nothing.
+fn take_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
+    let empty = |value: &Value| match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        _ => false,
+    };
+    for name in ["grammar", "grammar_triggers", "preserved_tokens", "lora", "image_data", "suffix"] {
+        fields.unsupported(name, empty)?;
+    }
+    fields.unsupported("json_schema", empty)?;
+    fields.unsupported("grammar_lazy", |value| *value == Value::Bool(false))?;
+    // What to do when the context is full: it is never cut here, so there is nothing to keep or discard.
+    fields.accept(&["n_keep", "n_discard"]);
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! `POST /completion`: llama.cpp's own route, raw text in and raw text out.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
+use muser_text::ControlTokens;
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::generation::{Ending, Generation, Happening, Progress, Stop};
+use crate::options::Options;
+use crate::probabilities;
+use crate::prompt::prompts;
+use crate::service::Service;
+use crate::stream::{Collected, Dialect, collect, respond};
+use crate::text::Piece;
+
+/// How this route answers.
+struct Native {
+    service: Arc<Service>,
+    return_tokens: bool,
+    return_progress: bool,
+    timings_per_token: bool,
+    /// Paths of the fields that the last object is to have; empty for all.
+    response_fields: Vec<String>,
+}
+
+/// Answers the request.
+pub async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let mut fields = Fields::parse(&body)?;
+    let prompt: Value = fields.require("prompt")?;
+    let options = Options::take(&mut fields, &service)?;
+    let logprobs = take_logprobs(&mut fields)?;
+    let native = Native {
+        service: Arc::clone(&service),
+        return_tokens: fields.take("return_tokens")?.unwrap_or(false),
+        return_progress: options.return_progress,
+        timings_per_token: options.timings_per_token,
+        response_fields: fields.take("response_fields")?.unwrap_or_default(),
+    };
+    // One model, whatever it is called.
+    fields.accept(&["model"]);
+    fields.finish()?;
+    let prompts = prompts(&service.words.tokenizer, "prompt", &prompt)?;
+    let generations = options.start(&service, prompts, logprobs).await?;
+    if options.stream {
+        return Ok(respond(generations, native, service.settings.ping));
+    }
+    let mut whole: Vec<Value> = Vec::new();
+    for (index, Collected { generation, piece, ending }) in collect(generations).await?.into_iter().enumerate() {
+        whole.push(native.last(index, &generation, &piece, &ending.stop));
+    }
+    Ok(Json(if whole.len() == 1 { whole.remove(0) } else { Value::Array(whole) }).into_response())
+}
+
+fn take_logprobs(fields: &mut Fields) -> Result<Option<LogprobsWanted>, ApiError> {
+    let count = fields.take_within("n_probs", 0, i64::from(u32::MAX))?.unwrap_or(0);
+    let stage = match fields.take("post_sampling_probs")? {
+        Some(true) => LogprobsStage::Draw,
+        Some(false) | None => LogprobsStage::Model,
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    Ok((count > 0).then_some(LogprobsWanted { count, stage }))
+}
+
+impl Dialect for Native {
+    const SAYS_DONE: bool = false;
+
+    fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value> {
+        match happening {
+            Happening::Progress(progress) if self.return_progress => {
+                let mut chunk = self.chunk(index, generation, &Piece::default());
+                chunk["prompt_progress"] = prompt_progress(progress);
+                vec![chunk]
+            }
+            Happening::Progress(_) => Vec::new(),
+            Happening::Piece(piece) => vec![self.chunk(index, generation, &piece)],
+            Happening::Ended(Ending { rest, stop }) => {
+                let mut chunks = Vec::new();
+                if !rest.is_empty() {
+                    chunks.push(self.chunk(index, generation, &rest));
+                }
+                chunks.push(self.last(index, generation, &Piece::default(), &stop));
+                chunks
+            }
+        }
+    }
+
+    fn last_chunks(&mut self, _: &[Generation]) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+impl Native {
+    fn chunk(&self, index: usize, generation: &Generation, piece: &Piece) -> Value {
+        let usage = generation.usage();
+        let ids: Vec<u32> = piece.tokens.iter().map(|token| token.token).collect();
+        let mut chunk = json!({
+            "index": index,
+            "content": piece.text,
+            "tokens": ids,
+            "stop": false,
+            "id_slot": generation.slot(),
+            "tokens_predicted": usage.generated,
+            "tokens_evaluated": usage.prompt,
+        });
+        self.add_probabilities(&mut chunk, generation, piece);
+        if self.timings_per_token {
+            chunk["timings"] = generation.timings();
+        }
+        chunk
+    }
+
+    /// The object that ends an answer; `piece` is what it contains itself.
+    fn last(&self, index: usize, generation: &Generation, piece: &Piece, stop: &Stop) -> Value {
+        let (usage, plan) = (generation.usage(), generation.plan());
+        let ids: &[_] = if self.return_tokens { &piece.tokens } else { &[] };
+        let prompt = self.service.words.tokenizer.decode(&plan.prompt, ControlTokens::Show);
+        let (stop_type, word) = match stop {
+            Stop::EndOfGeneration => ("eos", ""),
+            Stop::Limit | Stop::ContextFull => ("limit", ""),
+            Stop::Word(word) => ("word", word.as_str()),
+        };
+        let mut last = json!({
+            "index": index,
+            "content": piece.text,
+            "tokens": ids.iter().map(|token| token.token).collect::<Vec<_>>(),
+            "id_slot": generation.slot(),
+            "stop": true,
+            "model": self.service.settings.alias,
+            "tokens_predicted": usage.generated,
+            "tokens_evaluated": usage.prompt,
+            "generation_settings": generation_settings(&self.service, generation),
+            "prompt": String::from_utf8_lossy(&prompt.unwrap_or_default()),
+            "truncated": *stop == Stop::ContextFull,
+            "stop_type": stop_type,
+            "stopping_word": word,
+            // The last token has no keys and values: nobody continues it.
+            "tokens_cached": (usage.prompt + usage.generated).saturating_sub(usize::from(usage.generated > 0)),
+            "timings": generation.timings(),
+        });
+        self.add_probabilities(&mut last, generation, piece);
+        if self.response_fields.is_empty() { last } else { only(&last, &self.response_fields) }
+    }
+
+    fn add_probabilities(&self, object: &mut Value, generation: &Generation, piece: &Piece) {
+        let Some(wanted) = generation.plan().logprobs else { return };
+        let found = probabilities::objects(&self.service.words.tokenizer, &piece.tokens, wanted.stage);
+        if !found.is_empty() {
+            object["completion_probabilities"] = found.into();
+        }
+    }
+}
+
+/// How far the prompt is, by llama.cpp's names.
+pub fn prompt_progress(progress: Progress) -> Value {
+    let Progress { total, reused, computed, elapsed } = progress;
+    json!({"total": total, "cache": reused, "processed": computed, "time_ms": elapsed.as_secs_f64() * 1e3})
+}
+
+/// The settings that an answer was generated with.
+fn generation_settings(service: &Service, generation: &Generation) -> Value {
+    let plan = generation.plan();
+    let mut settings = sampling_settings(&plan.sampling);
+    settings["n_predict"] = plan.tokens_max.map_or(json!(-1), Into::into);
+    settings["n_ctx"] = service.context.into();
+    settings["stop"] = plan.stops.clone().into();
+    settings["n_probs"] = plan.logprobs.map_or(0, |wanted| wanted.count).into();
+    settings
+}
+
+/// The sampler's settings by the names of the request's fields.
+pub fn sampling_settings(sampling: &SamplingSettings) -> Value {
+    json!({
+        "seed": sampling.seed,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "typical_p": sampling.typical_p,
+        "repeat_penalty": sampling.repeat_penalty,
+        "repeat_last_n": i64::try_from(sampling.penalty_tokens).unwrap_or(-1),
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+    })
+}
+
+/// The values at `paths`, whose parts are divided by slashes, each under the last part of its path. What is not there is
+/// left out.
+fn only(object: &Value, paths: &[String]) -> Value {
+    let mut found = Map::new();
+    for path in paths {
+        let value = path.split('/').try_fold(object, |at, part| at.get(part));
+        if let Some(value) = value {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            found.insert(name.to_owned(), value.clone());
+        }
+    }
+    Value::Object(found)
+}

@@ -1,0 +1,19 @@
+//! `GET /health`: whether requests are answered. Nobody needs a key for it, and it never waits for the engine.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::{ApiError, ErrorKind};
+
+/// 200 if so, 503 while the model is being loaded or the server stops, 500 if the engine is gone.
+pub async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+    let service = app.service()?;
+    match service.host.status().failure {
+        Some(reason) => Err(ApiError::new(ErrorKind::Server, reason)),
+        None => Ok(Json(json!({"status": "ok"}))),
+    }
+}

@@ -1,0 +1,42 @@
+//! The routes, one file for each family.
+
+mod completion;
+mod health;
+mod models;
+mod slots;
+mod tokenize;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::routing::{get, post};
+
+use crate::app::App;
+use crate::error::{ApiError, ErrorKind};
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/v1/health", get(health::health))
+        .route("/models", get(models::models))
+        .route("/v1/models", get(models::models))
+        .route("/props", get(models::props))
+        .route("/slots", get(slots::slots))
+        .route("/completion", post(completion::completion))
+        .route("/completions", post(completion::completion))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(app)
+}
+
+async fn no_such_route(uri: Uri) -> ApiError {
+    ApiError::new(ErrorKind::NotFound, format!("there is no {}", uri.path()))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(ErrorKind::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
+}

@@ -1,0 +1,93 @@
+//! What answers requests once the model is there: the engine, the words, and what is known about the model.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use muser_engine::{Engine, VocabularyLoadError, load_templates, load_tokenizer, main_template};
+use muser_text::{ChatTemplates, Tokenizer};
+use muser_weights::gguf::Metadata;
+
+use crate::host::EngineHost;
+use crate::settings::ServiceSettings;
+
+/// A model's words: text to tokens, conversations to text.
+#[derive(Debug)]
+pub struct Words {
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// The chat templates, or why there are none: the other routes answer without them.
+    pub templates: Result<ChatTemplates, String>,
+    /// The main template's source, as `/props` tells it.
+    pub template_source: Option<String>,
+}
+
+impl Words {
+    /// Reads them from the metadata of a file whose model has `vocab` tokens.
+    ///
+    /// # Errors
+    /// If there is no usable tokenizer.
+    pub fn load(metadata: &Metadata<'_>, vocab: usize) -> Result<Self, VocabularyLoadError> {
+        Ok(Self {
+            tokenizer: load_tokenizer(metadata, vocab)?,
+            templates: load_templates(metadata).map_err(|error| error.to_string()),
+            template_source: main_template(metadata).ok().flatten().map(str::to_owned),
+        })
+    }
+}
+
+/// A model that answers.
+#[derive(Debug)]
+pub struct Service {
+    /// The engine.
+    pub host: EngineHost,
+    /// The model's words.
+    pub words: Words,
+    /// Tokens that end a text.
+    pub end_of_generation: Arc<[u32]>,
+    /// Positions of a sequence.
+    pub context: usize,
+    /// Sequences that run at once.
+    pub slots: usize,
+    /// Facts about the model.
+    pub model: ModelFacts,
+    /// What holds for every request.
+    pub settings: ServiceSettings,
+}
+
+/// Facts about the model, as the routes tell them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Positions it was trained for.
+    pub context_trained: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Weights in all.
+    pub parameters: u64,
+    /// Bytes of the weights, as they are in memory.
+    pub bytes: usize,
+}
+
+impl Service {
+    /// Moves the engine into a thread of its own, which ends when the service and all answers are dropped.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(engine: Engine, words: Words, settings: ServiceSettings) -> io::Result<(Self, JoinHandle<()>)> {
+        let model = engine.executor().model();
+        let config = model.config();
+        let facts = ModelFacts {
+            vocab: config.vocab,
+            context_trained: config.context,
+            hidden: config.hidden,
+            parameters: model.files().tensors().map(|tensor| tensor.elements()).sum(),
+            bytes: model.weight_bytes(),
+        };
+        let (context, slots) = (engine.settings().context, engine.settings().running_max.get());
+        let end_of_generation = Arc::from(words.tokenizer.end_of_generation_ids());
+        let (host, thread) = EngineHost::start(engine)?;
+        Ok((Self { host, words, end_of_generation, context, slots, model: facts, settings }, thread))
+    }
+}

@@ -1,0 +1,5 @@
+//! The server as its clients see it, through HTTP.
+
+mod client;
+mod completion;
+mod world;
