@@ -162,7 +162,7 @@ impl Generation {
                 if token.is_stop {
                     return Ok(None);
                 }
-                match self.text.push(&self.service.words.tokenizer, token) {
+                match self.text.push(self.service.tokenizer(), token) {
                     (rest, Some(index)) => {
                         self.answer = None;
                         Happening::Ended(Ending { rest, stop: Stop::Word(self.plan.stops[index].clone()) })

@@ -2,11 +2,12 @@
 //!
 //! - `host` is the engine in a thread of its own, and the only door to it.
 //! - `service` is what answers once the model is there; `app` is the server around it: loading, answering, stopping.
-//! - `fields`, `prompt`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
+//! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
 //! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
 
 mod app;
+mod conversation;
 mod error;
 mod fields;
 mod generation;

@@ -30,7 +30,7 @@ const STAGES: &[(&str, Option<Neutralise>)] = &[
 /// # Errors
 /// If one has a wrong type, or asks for what the sampler does not have. Ranges are the engine's to check.
 pub fn take_sampling(fields: &mut Fields, service: &Service) -> Result<SamplingSettings, ApiError> {
-    let tokenizer = &service.words.tokenizer;
+    let tokenizer = service.tokenizer();
     let mut settings = service.settings.sampling.clone();
     let numbers: [(&'static str, &mut f32); 7] = [
         ("temperature", &mut settings.temperature),

@@ -90,4 +90,9 @@ impl Service {
         let (host, thread) = EngineHost::start(engine)?;
         Ok((Self { host, words, end_of_generation, context, slots, model: facts, settings }, thread))
     }
+
+    /// Text to tokens and back.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.words.tokenizer
+    }
 }

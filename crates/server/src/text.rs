@@ -26,6 +26,8 @@ pub struct Piece {
     pub text: String,
     /// The tokens.
     pub tokens: Vec<ChosenToken>,
+    /// For each token, the byte of the text where its own begins.
+    starts: Vec<usize>,
 }
 
 impl AnswerText {
@@ -52,14 +54,25 @@ impl AnswerText {
     pub fn finish(&mut self) -> Piece {
         let text = self.stops.finish();
         let mut piece = self.give(text);
-        piece.tokens.extend(self.held.drain(..).map(|(_, token)| token));
+        let end = piece.text.len();
+        for (_, token) in self.held.drain(..) {
+            piece.tokens.push(token);
+            piece.starts.push(end);
+        }
         piece
     }
 
     fn give(&mut self, text: String) -> Piece {
+        let before = self.given;
         self.given += text.len();
-        let whole = self.held.iter().take_while(|(start, _)| *start < self.given).count();
-        Piece { text, tokens: self.held.drain(..whole).map(|(_, token)| token).collect() }
+        let begun = self.held.iter().take_while(|(start, _)| *start < self.given).count();
+        let mut piece = Piece { text, ..Piece::default() };
+        for (start, token) in self.held.drain(..begun) {
+            piece.tokens.push(token);
+            // It is held still, so its text did not begin in what was given out before.
+            piece.starts.push(start - before);
+        }
+        piece
     }
 }
 
@@ -69,8 +82,14 @@ impl Piece {
         self.text.is_empty() && self.tokens.is_empty()
     }
 
+    /// The tokens, each with the byte of the text where its own begins.
+    pub fn tokens_with_starts(&self) -> impl Iterator<Item = (usize, &ChosenToken)> {
+        self.starts.iter().copied().zip(&self.tokens)
+    }
+
     /// Adds what comes after it.
     pub fn append(&mut self, more: Self) {
+        self.starts.extend(more.starts.iter().map(|start| self.text.len() + start));
         self.text.push_str(&more.text);
         self.tokens.extend(more.tokens);
     }

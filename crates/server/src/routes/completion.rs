@@ -48,7 +48,7 @@ pub async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Resp
     // One model, whatever it is called.
     fields.accept(&["model"]);
     fields.finish()?;
-    let prompts = prompts(&service.words.tokenizer, "prompt", &prompt)?;
+    let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
     let generations = options.start(&service, prompts, logprobs).await?;
     if options.stream {
         return Ok(respond(generations, native, service.settings.ping));
@@ -122,7 +122,7 @@ impl Native {
     fn last(&self, index: usize, generation: &Generation, piece: &Piece, stop: &Stop) -> Value {
         let (usage, plan) = (generation.usage(), generation.plan());
         let ids: &[_] = if self.return_tokens { &piece.tokens } else { &[] };
-        let prompt = self.service.words.tokenizer.decode(&plan.prompt, ControlTokens::Show);
+        let prompt = self.service.tokenizer().decode(&plan.prompt, ControlTokens::Show);
         let (stop_type, word) = match stop {
             Stop::EndOfGeneration => ("eos", ""),
             Stop::Limit | Stop::ContextFull => ("limit", ""),
@@ -152,7 +152,7 @@ impl Native {
 
     fn add_probabilities(&self, object: &mut Value, generation: &Generation, piece: &Piece) {
         let Some(wanted) = generation.plan().logprobs else { return };
-        let found = probabilities::objects(&self.service.words.tokenizer, &piece.tokens, wanted.stage);
+        let found = probabilities::objects(self.service.tokenizer(), &piece.tokens, wanted.stage);
         if !found.is_empty() {
             object["completion_probabilities"] = found.into();
         }

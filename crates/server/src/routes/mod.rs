@@ -3,6 +3,7 @@
 mod completion;
 mod health;
 mod models;
+mod openai;
 mod slots;
 mod tokenize;
 
@@ -26,6 +27,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/slots", get(slots::slots))
         .route("/completion", post(completion::completion))
         .route("/completions", post(completion::completion))
+        .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/chat/completions", post(openai::chat::chat_completions))
+        .route("/chat/completions", post(openai::chat::chat_completions))
+        .route("/apply-template", post(openai::chat::apply_template))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .fallback(no_such_route)

@@ -50,13 +50,13 @@ pub async fn props(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError>
         "model_path": app.settings.model_path,
         "chat_template": service.words.template_source,
         "modalities": {"vision": false, "audio": false},
-        "bos_token": spelling(&service, service.words.tokenizer.bos()),
-        "eos_token": spelling(&service, service.words.tokenizer.eos()),
+        "bos_token": spelling(&service, service.tokenizer().bos()),
+        "eos_token": spelling(&service, service.tokenizer().eos()),
         "build_info": app.settings.build,
         "is_sleeping": false,
     })))
 }
 
 fn spelling(service: &Service, token: Option<u32>) -> Option<String> {
-    token.and_then(|token| service.words.tokenizer.token_spelling(token).ok()).map(str::to_owned)
+    token.and_then(|token| service.tokenizer().token_spelling(token).ok()).map(str::to_owned)
 }

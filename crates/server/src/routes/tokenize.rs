@@ -23,7 +23,7 @@ pub async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<V
     let specials = if fields.take("parse_special")?.unwrap_or(true) { Specials::Parse } else { Specials::AsText };
     let with_pieces = fields.take("with_pieces")?.unwrap_or(false);
     fields.finish()?;
-    let tokenizer = &service.words.tokenizer;
+    let tokenizer = service.tokenizer();
     let tokens = match add_special {
         true => tokenizer.encode_prompt(&content, specials),
         false => tokenizer.encode(&content, specials),
@@ -45,8 +45,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Json
     let mut fields = Fields::parse(&body)?;
     let ids: Vec<Value> = fields.require("tokens")?;
     fields.finish()?;
-    let ids =
-        ids.iter().map(|id| prompt::token(&service.words.tokenizer, "tokens", id)).collect::<Result<Vec<u32>, _>>()?;
-    let bytes = service.words.tokenizer.detokenize(&ids, ControlTokens::Show).unwrap_or_default();
+    let ids = ids.iter().map(|id| prompt::token(service.tokenizer(), "tokens", id)).collect::<Result<Vec<u32>, _>>()?;
+    let bytes = service.tokenizer().detokenize(&ids, ControlTokens::Show).unwrap_or_default();
     Ok(Json(json!({"content": String::from_utf8_lossy(&bytes)})))
 }

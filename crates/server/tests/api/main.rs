@@ -2,4 +2,5 @@
 
 mod client;
 mod completion;
+mod openai;
 mod world;

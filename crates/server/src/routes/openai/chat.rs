@@ -1,0 +1,192 @@
+//! `POST /v1/chat/completions` and `POST /apply-template`: conversations through the model's own template.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use muser_engine::{LogprobsStage, LogprobsWanted};
+use serde_json::{Value, json};
+
+use super::{Envelope, finish_reason, take_include_usage, take_meaningless, usage};
+use crate::app::App;
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::generation::{Ending, Generation, Happening, Stop};
+use crate::options::Options;
+use crate::probabilities;
+use crate::routes::completion::prompt_progress;
+use crate::service::Service;
+use crate::stream::{Collected, Dialect, collect, respond};
+use crate::text::Piece;
+
+/// How this route answers.
+struct Chat {
+    service: Arc<Service>,
+    envelope: Envelope,
+    options: Options,
+    include_usage: bool,
+    /// Whether each answer has told who speaks.
+    begun: Vec<bool>,
+}
+
+/// Answers the request.
+pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let mut fields = Fields::parse(&body)?;
+    let conversation = Conversation::take(&mut fields)?;
+    let options = Options::take(&mut fields, &service)?;
+    let logprobs = take_logprobs(&mut fields)?;
+    let include_usage = take_include_usage(&mut fields, options.stream)?;
+    take_later_features(&mut fields)?;
+    take_meaningless(&mut fields)?;
+    fields.finish()?;
+    let prompt = conversation.tokens(&service.words)?;
+    let generations = options.start(&service, vec![prompt], logprobs).await?;
+    let (stream, ping) = (options.stream, service.settings.ping);
+    let begun = vec![false; generations.len()];
+    let chat = Chat { service, envelope: Envelope::new(&app, "chatcmpl"), options, include_usage, begun };
+    if stream {
+        return Ok(respond(generations, chat, ping));
+    }
+    let whole = collect(generations).await?;
+    let choices = whole.iter().enumerate().map(|(index, collected)| chat.whole_choice(index, collected)).collect();
+    let mut object = chat.envelope.object("chat.completion", choices);
+    let generations: Vec<&Generation> = whole.iter().map(|collected| &collected.generation).collect();
+    object["usage"] = usage(&generations, chat.options.answers);
+    if let [one] = *generations {
+        object["timings"] = one.timings();
+    }
+    Ok(Json(object).into_response())
+}
+
+/// The text that a conversation becomes; nothing is generated.
+pub async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let service = app.service()?;
+    let mut fields = Fields::parse(&body)?;
+    let conversation = Conversation::take(&mut fields)?;
+    take_meaningless(&mut fields)?;
+    fields.finish()?;
+    let rendered = conversation.render(&service.words)?;
+    Ok(Json(json!({"prompt": rendered.text()})))
+}
+
+/// OpenAI's switch and count; llama.cpp's count switches it on by itself.
+fn take_logprobs(fields: &mut Fields) -> Result<Option<LogprobsWanted>, ApiError> {
+    let wanted = fields.take("logprobs")?;
+    let top = fields.take_within("top_logprobs", 0, i64::from(u32::MAX))?;
+    let n_probs = fields.take_within("n_probs", 0, i64::from(u32::MAX))?.filter(|n| *n > 0);
+    let after_sampling = fields.take("post_sampling_probs")?.unwrap_or(false);
+    if top.is_some_and(|top| top > 0) && wanted != Some(true) {
+        return Err(ApiError::invalid("top_logprobs: needs logprobs to be true"));
+    }
+    if wanted != Some(true) && n_probs.is_none() {
+        return Ok(None);
+    }
+    let count = usize::try_from(top.or(n_probs).unwrap_or(0)).unwrap_or(usize::MAX);
+    let stage = if after_sampling { LogprobsStage::Draw } else { LogprobsStage::Model };
+    Ok(Some(LogprobsWanted { count, stage }))
+}
+
+/// Tools, formats and reasoning: refused, unless they ask for nothing.
+fn take_later_features(fields: &mut Fields) -> Result<(), ApiError> {
+    let empty_list = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    let plain = |value: &Value| value == "none" || value == "auto";
+    for name in ["tools", "functions"] {
+        fields.unsupported(name, empty_list)?;
+    }
+    // Without tools there is nothing to choose from.
+    for name in ["tool_choice", "function_call"] {
+        fields.unsupported(name, plain)?;
+    }
+    fields.accept(&["parallel_tool_calls"]);
+    fields.unsupported("response_format", |value| *value == json!({"type": "text"}))?;
+    fields.unsupported("modalities", |value| *value == json!(["text"]))?;
+    // Nothing is taken out of the text here, which is what both of these mean without a format to take it from.
+    fields.unsupported("reasoning_format", plain)?;
+    fields.unsupported("parse_tool_calls", |value| *value == Value::Bool(false))?;
+    for name in ["reasoning_effort", "verbosity", "audio", "prediction", "web_search_options", "thinking_budget_tokens"]
+    {
+        fields.unsupported(name, |_| false)?;
+    }
+    Ok(())
+}
+
+impl Dialect for Chat {
+    const SAYS_DONE: bool = true;
+
+    fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        if !std::mem::replace(&mut self.begun[index], true) {
+            let delta = json!({"role": "assistant", "content": null});
+            chunks.push(self.chunk(index, delta, None, None));
+        }
+        match happening {
+            Happening::Progress(progress) if self.options.return_progress => {
+                let mut chunk = self.chunk(index, json!({}), None, None);
+                chunk["prompt_progress"] = prompt_progress(progress);
+                chunks.push(chunk);
+            }
+            Happening::Progress(_) => {}
+            Happening::Piece(piece) => chunks.push(self.piece(index, generation, &piece)),
+            Happening::Ended(Ending { rest, stop }) => {
+                if !rest.is_empty() {
+                    chunks.push(self.piece(index, generation, &rest));
+                }
+                let mut last = self.chunk(index, json!({}), None, Some(&stop));
+                last["timings"] = generation.timings();
+                chunks.push(last);
+            }
+        }
+        chunks
+    }
+
+    fn last_chunks(&mut self, generations: &[Generation]) -> Vec<Value> {
+        if !self.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.envelope.object("chat.completion.chunk", Vec::new());
+        chunk["usage"] = usage(&generations.iter().collect::<Vec<_>>(), self.options.answers);
+        vec![chunk]
+    }
+}
+
+impl Chat {
+    fn piece(&self, index: usize, generation: &Generation, piece: &Piece) -> Value {
+        let mut chunk = self.chunk(index, json!({"content": piece.text}), self.logprobs(generation, piece), None);
+        if self.options.timings_per_token {
+            chunk["timings"] = generation.timings();
+        }
+        chunk
+    }
+
+    fn chunk(&self, index: usize, delta: Value, logprobs: Option<Value>, stop: Option<&Stop>) -> Value {
+        let finish_reason = stop.map(finish_reason);
+        let mut choice = json!({"index": index, "delta": delta, "finish_reason": finish_reason});
+        if let Some(logprobs) = logprobs {
+            choice["logprobs"] = logprobs;
+        }
+        let mut chunk = self.envelope.object("chat.completion.chunk", vec![choice]);
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn whole_choice(&self, index: usize, Collected { generation, piece, ending }: &Collected) -> Value {
+        json!({
+            "index": index,
+            "message": {"role": "assistant", "content": piece.text},
+            "logprobs": self.logprobs(generation, piece),
+            "finish_reason": finish_reason(&ending.stop),
+        })
+    }
+
+    fn logprobs(&self, generation: &Generation, piece: &Piece) -> Option<Value> {
+        let wanted = generation.plan().logprobs?;
+        let content = probabilities::objects(self.service.tokenizer(), &piece.tokens, wanted.stage);
+        Some(json!({"content": content}))
+    }
+}

@@ -1,0 +1,86 @@
+//! OpenAI's routes: what texts and conversations have in common there.
+
+pub mod chat;
+pub mod completions;
+
+use serde_json::{Map, Value, json};
+
+use crate::app::{App, seconds_since_1970};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::generation::{Generation, Stop};
+
+/// What every object of an answer says.
+#[derive(Clone, Debug)]
+struct Envelope {
+    id: String,
+    created: u64,
+    model: String,
+    fingerprint: String,
+}
+
+impl Envelope {
+    /// That of a new answer, with an id that begins with `prefix`.
+    fn new(app: &App, prefix: &str) -> Self {
+        let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(24).collect();
+        Self {
+            id: format!("{prefix}-{random}"),
+            created: seconds_since_1970(),
+            model: app.settings.alias.clone(),
+            fingerprint: app.settings.build.clone(),
+        }
+    }
+
+    /// An object with these choices.
+    fn object(&self, kind: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        })
+    }
+}
+
+/// Whether the stream ends with a chunk that tells the usage.
+fn take_include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::invalid("stream_options: only a stream has options"));
+    }
+    let mut options = Fields::of(options);
+    let include_usage = options.take("include_usage")?.unwrap_or(false);
+    // Padding against an observer who counts bytes; it changes no content.
+    options.accept(&["include_obfuscation"]);
+    options.finish()?;
+    Ok(include_usage)
+}
+
+/// Takes the fields that OpenAI's clients may send and that mean nothing to one model on one machine.
+fn take_meaningless(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.accept(&["model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"]);
+    fields.unsupported("store", |value| *value == Value::Bool(false))
+}
+
+/// Tokens of all answers; a prompt counts once, however many answers it gets.
+fn usage(generations: &[&Generation], answers_per_prompt: usize) -> Value {
+    let prompts = || generations.iter().step_by(answers_per_prompt.max(1)).map(|generation| generation.usage());
+    let prompt: usize = prompts().map(|usage| usage.prompt).sum();
+    let reused: usize = prompts().map(|usage| usage.reused).sum();
+    let generated: usize = generations.iter().map(|generation| generation.usage().generated).sum();
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": reused},
+    })
+}
+
+fn finish_reason(stop: &Stop) -> &'static str {
+    match stop {
+        Stop::EndOfGeneration | Stop::Word(_) => "stop",
+        Stop::Limit | Stop::ContextFull => "length",
+    }
+}
