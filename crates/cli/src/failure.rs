@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use muser_engine::VocabularyLoadError;
 use muser_engine::engine::{EngineError, StepRefused, SubmitError};
-use muser_engine::{GenerateError, VocabularyLoadError};
 use muser_kernels::pool::PoolError;
 use muser_model::{CacheError, ForwardError, LoadError, StepError};
 use muser_text::ChatError;
@@ -29,9 +29,6 @@ pub enum Failure {
     /// No cache can be made.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// A request failed.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
     /// The engine cannot be made.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -77,6 +74,9 @@ pub enum Failure {
     /// The engine refused a request.
     #[error(transparent)]
     Submit(#[from] SubmitError),
+    /// A conversation has outgrown what it fits in.
+    #[error("the conversation has become too long: {0}")]
+    Conversation(SubmitError),
     /// Reading standard input failed.
     #[error("standard input: {0}")]
     Stdin(io::Error),
@@ -90,7 +90,6 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) | Self::Input { .. } => 2,
-            Self::Generate(reason) => of_request(reason),
             Self::Quantize(reason) => reason.exit_code(),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
             Self::Load(LoadError::Pool(_)) => 1,
@@ -98,8 +97,9 @@ impl Failure {
             // What a shell reports for a program that SIGPIPE ended.
             Self::Stdout(_) if self.is_reader_gone() => 141,
             Self::Metadata(_) => 3,
-            Self::Submit(SubmitError::Sampling(_)) => 2,
-            Self::StepRefused(_) | Self::Submit(_) | Self::Stdin(_) => 1,
+            Self::Submit(reason) => of_request(reason),
+            Self::StepRefused(StepRefused(StepError::Cache(_))) => 4,
+            Self::StepRefused(_) | Self::Conversation(_) | Self::Stdin(_) => 1,
             Self::Engine(EngineError::Cache(_)) => 3,
             Self::Engine(_) => 2,
             Self::Step(_) | Self::Forward(_) | Self::Pool(_) | Self::Io { .. } | Self::Stdout(_) => 1,
@@ -117,15 +117,15 @@ impl Failure {
     }
 }
 
-/// A request is refused for what the user asked, for what the model is, or because it ran into something.
-fn of_request(reason: &GenerateError) -> u8 {
+/// A request is refused for what the user asked, or because it needs more than there is.
+fn of_request(reason: &SubmitError) -> u8 {
     match reason {
-        GenerateError::Step(StepError::Cache(_)) => 4,
-        GenerateError::Cache(_) => 3,
-        GenerateError::EmptyPrompt
-        | GenerateError::PromptTooLong { .. }
-        | GenerateError::ContextTooLong { .. }
-        | GenerateError::Sampling(_) => 2,
+        SubmitError::EmptyPrompt
+        | SubmitError::UnknownToken { .. }
+        | SubmitError::PromptTooLong { .. }
+        | SubmitError::ContextTooLong { .. }
+        | SubmitError::Sampling(_) => 2,
+        SubmitError::NeverFits { .. } => 4,
         _ => 1,
     }
 }

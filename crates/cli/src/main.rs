@@ -6,6 +6,7 @@
 //! No signal is caught. An interrupt ends the process as the system does it (130 in a shell); whatever had been printed
 //! until then was flushed, and a file that was being written never had its name.
 
+mod answer;
 mod commands;
 mod failure;
 mod input;

@@ -74,39 +74,45 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes text as soon as it is complete; a failure to write ends the generation and is reported once.
+/// Writes the text of one answer as soon as it is complete; a failure to write ends the answer and is reported once.
 pub struct Printer<'a> {
     tokenizer: &'a Tokenizer,
     decoder: StreamDecoder,
     out: io::StdoutLock<'static>,
+    /// What goes before the answer, until something of it is written.
+    before: &'a str,
+    answer: String,
     failure: Option<io::Error>,
 }
 
 impl<'a> Printer<'a> {
-    /// A printer of the text of `tokenizer`'s tokens.
-    pub fn new(tokenizer: &'a Tokenizer) -> Self {
-        Self { tokenizer, decoder: StreamDecoder::new(ControlTokens::Hide), out: io::stdout().lock(), failure: None }
-    }
-
-    /// Writes text at once.
-    pub fn text(&mut self, text: &str) {
-        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        self.failure = self.failure.take().or(written.err());
+    /// A printer of the text of `tokenizer`'s tokens, which writes `before` with the first of it.
+    pub fn new(tokenizer: &'a Tokenizer, before: &'a str) -> Self {
+        let decoder = StreamDecoder::new(ControlTokens::Hide);
+        Self { tokenizer, decoder, out: io::stdout().lock(), before, answer: String::new(), failure: None }
     }
 
     /// Writes what `token` completes; a break if nobody reads any more.
     pub fn token(&mut self, token: u32) -> ControlFlow<()> {
         let text = self.decoder.push(self.tokenizer, token).expect("the model and its tokenizer have one size");
-        self.text(&text);
+        self.write(&text);
+        self.answer += &text;
         if self.failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Writes what was held back and a line break.
-    pub fn finish(mut self) -> Result<(), Failure> {
+    /// Writes what was held back and a line break; the whole answer.
+    pub fn finish(mut self) -> Result<String, Failure> {
         let rest = self.decoder.finish();
-        self.text(&rest);
-        self.text("\n");
-        self.failure.map_or(Ok(()), |error| Err(Failure::Stdout(error)))
+        self.write(&rest);
+        self.write("\n");
+        self.answer += &rest;
+        self.failure.map_or(Ok(self.answer), |error| Err(Failure::Stdout(error)))
+    }
+
+    fn write(&mut self, text: &str) {
+        let before = std::mem::take(&mut self.before);
+        let written = [before, text].iter().try_for_each(|text| self.out.write_all(text.as_bytes()));
+        self.failure = self.failure.take().or(written.and_then(|()| self.out.flush()).err());
     }
 }
 

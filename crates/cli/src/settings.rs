@@ -1,17 +1,17 @@
 //! What the user asked for, parsed and checked once. Everything below the command line receives plain values.
 
+mod generation;
+
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_kernels::pool::Pool;
 
-use crate::failure::Failure;
+pub use generation::{GenerationArgs, SamplerArgs};
 
 /// Gives a flag of one dash and several letters, as llama.cpp has them, the two dashes that the parser needs to see one
 /// flag instead of a short one with a value. What follows `--` is left alone.
@@ -104,26 +104,6 @@ impl std::fmt::Display for KvType {
     }
 }
 
-/// Where the random numbers of a text start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seed {
-    /// A new seed each time.
-    Random,
-    /// This one.
-    Fixed(u64),
-}
-
-impl FromStr for Seed {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "-1" {
-            return Ok(Self::Random);
-        }
-        text.parse().map(Self::Fixed).map_err(|_| format!("needs -1 or a number from 0 to {}", u64::MAX))
-    }
-}
-
 /// The text to continue, given in one of three ways.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
@@ -151,99 +131,9 @@ pub struct RunArgs {
     #[command(flatten)]
     pub generation: GenerationArgs,
     #[command(flatten)]
+    pub sampler: SamplerArgs,
+    #[command(flatten)]
     pub machine: MachineArgs,
-}
-
-/// What to generate; shared by the commands that do.
-#[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
-pub struct GenerationArgs {
-    /// Tokens to generate at most; -1 goes on until the model ends or the context is full.
-    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", default_value_t = -1,
-          value_parser = clap::value_parser!(i64).range(-1..))]
-    pub predict: i64,
-    /// Temperature; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", value_name = "T", default_value_t = 0.8,
-          value_parser = temperature)]
-    pub temp: f32,
-    /// Seed of the random choice; -1 takes a new one each time and prints it with the statistics.
-    #[arg(short, long, default_value = "-1")]
-    pub seed: Seed,
-    /// Positions to make room for; 0 takes as many as the model was made for.
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    pub ctx_size: u32,
-    /// Layout of cached keys; -ctk for short.
-    #[arg(long, alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvType::Q8)]
-    pub cache_type_k: KvType,
-    /// Layout of cached values; must equal that of the keys; -ctv for short.
-    #[arg(long, alias = "ctv", value_name = "TYPE", value_enum, default_value_t = KvType::Q8)]
-    pub cache_type_v: KvType,
-}
-
-impl GenerationArgs {
-    /// The one layout of keys and values.
-    pub fn kv(&self) -> Result<KvLayout, Failure> {
-        if self.cache_type_k == self.cache_type_v {
-            return Ok(self.cache_type_k.into());
-        }
-        Err(Failure::Usage(format!(
-            "-ctk is {} and -ctv is {}: keys and values are kept in one layout, so give both flags the same value",
-            self.cache_type_k, self.cache_type_v
-        )))
-    }
-
-    /// Positions to make room for, of the `trained` ones that the model has.
-    pub fn context(&self, trained: usize) -> usize {
-        if self.ctx_size == 0 { trained } else { self.ctx_size as usize }
-    }
-
-    /// Tokens to generate at most.
-    pub fn tokens_max(&self) -> Option<usize> {
-        usize::try_from(self.predict).ok()
-    }
-}
-
-impl Seed {
-    /// The seed to use; a random one comes from the clock, and is printed, so that the text can be had again.
-    pub fn value(self) -> u64 {
-        match self {
-            Self::Fixed(seed) => seed,
-            Self::Random => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                since.as_secs().wrapping_mul(1_000_000_007).wrapping_add(u64::from(since.subsec_nanos()))
-            }
-        }
-    }
-}
-
-/// Which tokens a random choice is left with.
-#[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
-pub struct SamplerArgs {
-    /// Keeps this many of the likeliest tokens; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    pub top_k: usize,
-    /// Keeps the likeliest tokens up to this probability in sum; 1 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    pub top_p: f32,
-    /// Keeps tokens at least this likely, measured by the likeliest; 0 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
-    pub min_p: f32,
-    /// Keeps the tokens whose surprise is closest to the expected one, up to this probability in sum; 1 keeps all.
-    #[arg(long, alias = "typical-p", value_name = "P", default_value_t = 1.0)]
-    pub typical: f32,
-    /// Divides the logits of tokens that occurred; 1 changes nothing.
-    #[arg(long, value_name = "R", default_value_t = 1.0)]
-    pub repeat_penalty: f32,
-    /// Subtracted from the logit of a token that occurred.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    pub presence_penalty: f32,
-    /// Subtracted from the logit of a token for each time it occurred.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at; 0 looks at none, -1 at all.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i64).range(-1..))]
-    pub repeat_last_n: i64,
 }
 
 /// `muser chat`.
@@ -415,9 +305,4 @@ fn thread_count(text: &str) -> Result<NonZeroUsize, String> {
 fn kernels(name: &str) -> Result<Kernels, String> {
     let available = || Kernels::available().iter().map(|kernels| kernels.name).collect::<Vec<_>>().join(", ");
     Kernels::named(name).ok_or_else(|| format!("this CPU can run: {}", available()))
-}
-
-fn temperature(text: &str) -> Result<f32, String> {
-    let temperature = text.parse().ok().filter(|value: &f32| value.is_finite() && *value >= 0.0);
-    temperature.ok_or_else(|| "needs a finite number that is not negative".into())
 }

@@ -1,19 +1,17 @@
 //! Who runs next: requests, chunked prefill, decode and sampling.
 
 pub mod engine;
-mod generate;
 mod policy;
 mod prefix;
 mod sampler;
 mod templates;
 mod vocabulary;
 
-pub use engine::{Engine, EngineSettings};
-pub use generate::{Finish, GenerateError, Generation, Outcome, Request};
+pub use engine::{Engine, EngineSettings, Finish, Outcome};
 pub use policy::{ChunkRows, WorkClass};
 pub use sampler::{
-    LogitBias, Logprobs, LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, Sampling, SamplingError,
-    SamplingSettings, TokenLogprob,
+    LogitBias, Logprobs, LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, SamplingError, SamplingSettings,
+    TokenLogprob,
 };
 pub use templates::{TemplatesLoadError, load_templates, main_template};
 pub use vocabulary::{VocabularyLoadError, load_tokenizer};

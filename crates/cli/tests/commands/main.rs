@@ -10,5 +10,6 @@ mod logits;
 mod machine;
 mod quantize;
 mod run;
+mod sampler;
 mod streams;
 mod usage;

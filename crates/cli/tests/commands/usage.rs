@@ -26,6 +26,9 @@ fn a_wrong_setting_is_refused_with_what_is_right() {
     wrong(&["logits", "--ids", "i", "--out", "o", "--chunk", "0"], &["--chunk"]);
     wrong(&["logits", "--ids", "i", "--out", "o", "--kv", "q5"], &["--kv", "q8, f16"]);
     wrong(&["quantize", "a", "b", "Q3_K"], &["Q3_K", "Q8_0, Q4_0, Q4_K, Q6_K"]);
+    for bias in ["5", "5+", "+1", "5+-1", "x+1", "-5+1", "5+one"] {
+        wrong(&["run", &format!("--logit-bias={bias}"), "x"], &["--logit-bias", "15043+1"]);
+    }
     wrong(&["bench", "-r", "0"], &["--repetitions"]);
     wrong(&["bench", "-p", "-1"], &["--n-prompt"]);
     wrong(&["bench", "-o", "xml"], &["md, json"]);
@@ -41,7 +44,7 @@ fn keys_and_values_in_different_layouts_are_refused_by_name() {
 
 #[test]
 fn a_flag_that_does_not_exist_is_refused_by_its_name() {
-    for (flag, shown) in [("-ngl", "'--ngl'"), ("-fa", "'--fa'"), ("--top-k", "'--top-k'"), ("-x", "'-x'")] {
+    for (flag, shown) in [("-ngl", "'--ngl'"), ("-fa", "'--fa'"), ("--top-j", "'--top-j'"), ("-x", "'-x'")] {
         wrong(&["run", flag, "1", "x"], &["unexpected argument", shown]);
     }
     wrong(&["inspect", "--jsn"], &["--json"]);
@@ -66,24 +69,26 @@ fn an_unknown_command_is_answered_with_the_nearest() {
 #[test]
 fn help_names_every_flag_and_the_exit_codes() {
     let machine = ["-t, --threads", "--kernels"];
-    let run = [
-        "-m, --model",
-        "[PROMPT]",
-        "-p, --prompt",
-        "-f, --file",
-        "-n, --predict",
-        "--temp",
-        "-s, --seed",
-        "-c, --ctx-size",
-        "--cache-type-k",
-        "-ctk",
-        "--cache-type-v",
-        "-ctv",
-    ];
+    let generation =
+        ["-n, --predict", "--temp", "-s, --seed", "-c, --ctx-size", "--cache-type-k", "-ctk", "--cache-type-v", "-ctv"];
     let bench =
         ["-m, --model", "-p, --n-prompt", "-n, --n-gen", "-r, --repetitions", "-d, --n-depth", "--kv", "-o, --output"];
-    let flags: [(&str, &[&str], &[&str]); 5] = [
-        ("run", &run, &machine),
+    let sampler = [
+        "--top-k",
+        "--top-p",
+        "--min-p",
+        "--typical",
+        "--repeat-penalty",
+        "--presence-penalty",
+        "--frequency-penalty",
+        "--repeat-last-n",
+        "-l, --logit-bias",
+        "--ignore-eos",
+    ];
+    let generation = [&generation[..], &sampler, &machine].concat();
+    let flags: [(&str, &[&str], &[&str]); 6] = [
+        ("run", &["-m, --model", "[PROMPT]", "-p, --prompt", "-f, --file"], &generation),
+        ("chat", &["-m, --model", "--system-prompt", "-sys"], &generation),
         ("inspect", &["[MODEL]", "--json"], &[]),
         (
             "quantize",

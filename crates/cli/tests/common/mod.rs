@@ -65,6 +65,15 @@ pub fn command<A: AsRef<OsStr>>(args: &[A]) -> Command {
     command
 }
 
+/// The id of a text that is one token of the shipped model.
+#[track_caller]
+pub fn token(text: &str) -> u32 {
+    let ended = muser(&["tokenize", "--no-bos", "--ids", text]).done();
+    let ids: Vec<u32> = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(ids.len(), 1, "{text:?}: {ids:?}");
+    ids[0]
+}
+
 /// Runs the binary to its end.
 pub fn muser<A: AsRef<OsStr>>(args: &[A]) -> Ended {
     Ended::of(command(args).output().unwrap())

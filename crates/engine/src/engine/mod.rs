@@ -33,7 +33,8 @@ use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
 use crate::sampler::{Sampler, SamplerWorkspace};
 pub use request::{
-    EngineError, Event, PrefixReuse, Request, RequestId, StepRefused, StepReport, SubmitError, TokenEvent,
+    EngineError, Event, Finish, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport, SubmitError,
+    TokenEvent,
 };
 use sequence::{Part, Running, Sequence};
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use muser_kv::SpecError;
 use muser_model::{CacheError, ForwardError, StepError};
 
-use crate::generate::Outcome;
 use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
 
 /// What to generate.
@@ -72,7 +71,7 @@ pub enum SubmitError {
         vocab: usize,
     },
     /// The prompt leaves no room for a token; nothing is cut silently.
-    #[error("the prompt has {prompt} tokens, the context holds {context}")]
+    #[error("the prompt has {prompt} tokens, the context holds {context}: at most {} fit before the first new token", context.saturating_sub(1))]
     PromptTooLong {
         /// Tokens in the prompt.
         prompt: usize,
@@ -186,6 +185,34 @@ pub enum Event<'a> {
         /// Where it was met.
         error: ForwardError,
     },
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model chose a token that ends the text.
+    EndOfGeneration,
+    /// `tokens_max` tokens were generated.
+    Limit,
+    /// Prompt and generated tokens fill the context.
+    ContextFull,
+    /// It was cancelled.
+    Stopped,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Tokens generated, the one that ended the text included.
+    pub generated: usize,
+    /// Why it ended.
+    pub finish: Finish,
+    /// Bytes of KV pages held at the end.
+    pub kv_bytes: usize,
+    /// Tokens of the prompt whose keys and values were there already.
+    pub reused: usize,
+    /// How often it gave up its pages to others and computed them again.
+    pub preemptions: usize,
 }
 
 /// One chosen token.

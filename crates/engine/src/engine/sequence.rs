@@ -5,8 +5,7 @@ use std::sync::Arc;
 use muser_kv::{PAGE_ROWS, PageName, SequenceCache};
 use muser_model::ForwardError;
 
-use super::request::{Event, PrefixReuse, Request, RequestId, TokenEvent};
-use crate::generate::{Finish, Outcome};
+use super::request::{Event, Finish, Outcome, PrefixReuse, Request, RequestId, TokenEvent};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 
 /// All of a request but its keys and values: enough to compute those again.

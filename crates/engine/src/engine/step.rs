@@ -5,10 +5,9 @@ use std::mem;
 use muser_kv::{PAGE_ROWS, SequenceCache};
 use muser_model::{LogitsWanted, SequenceInput};
 
-use super::request::{Event, PrefixReuse, StepRefused, StepReport};
+use super::request::{Event, Finish, PrefixReuse, StepRefused, StepReport};
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
-use crate::generate::Finish;
 use crate::policy::WorkClass;
 use crate::prefix::PrefixIndex;
 

@@ -23,7 +23,7 @@ mod typical;
 
 use candidates::Candidate;
 pub use logprobs::{Logprobs, LogprobsStage, LogprobsWanted, TokenLogprob};
-pub use settings::{LogitBias, Sampling, SamplingError, SamplingSettings};
+pub use settings::{LogitBias, SamplingError, SamplingSettings};
 
 /// Chooses the tokens of one sequence.
 #[derive(Clone, Debug)]

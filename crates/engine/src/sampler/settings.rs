@@ -42,15 +42,6 @@ pub struct LogitBias {
     pub bias: f32,
 }
 
-/// Temperature and seed alone; everything else neutral.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// As [`SamplingSettings::temperature`].
-    pub temperature: f32,
-    /// As [`SamplingSettings::seed`].
-    pub seed: u64,
-}
-
 /// A sampling setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -160,11 +151,5 @@ impl Default for SamplingSettings {
             top_p: 1.0,
             min_p: 0.0,
         }
-    }
-}
-
-impl From<Sampling> for SamplingSettings {
-    fn from(Sampling { temperature, seed }: Sampling) -> Self {
-        Self { temperature, seed, ..Self::default() }
     }
 }

@@ -1,8 +1,9 @@
-//! The engine as its callers see it, on small random models of every architecture and both KV layouts.
+//! The engine as its callers see it, on the shipped model and on small random ones of every architecture, in both KV layouts.
 
 mod company;
 mod failures;
 mod memory;
 mod prefixes;
 mod scheduling;
+mod shipped;
 mod world;

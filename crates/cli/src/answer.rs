@@ -1,0 +1,113 @@
+//! One request at a time, printed as it comes: what `run` and `chat` share.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+
+use muser_engine::engine::{Event, PrefixReuse, Request};
+use muser_engine::{ChunkRows, Engine, EngineSettings, Outcome};
+use muser_model::Executor;
+use muser_text::Tokenizer;
+
+use crate::failure::Failure;
+use crate::model;
+use crate::output::Printer;
+use crate::settings::{GenerationArgs, SamplerArgs};
+
+/// A model that answers.
+pub struct Answerer<'a> {
+    engine: Engine,
+    tokenizer: &'a Tokenizer,
+    /// All of a request but its prompt.
+    request: Request,
+}
+
+/// What came of a request.
+pub struct Answer {
+    /// All of it, as printed.
+    pub text: String,
+    /// What the engine says of it.
+    pub outcome: Outcome,
+    /// When the first token was there.
+    pub first_token: Option<Instant>,
+}
+
+impl<'a> Answerer<'a> {
+    /// With [`PrefixReuse::Share`], the pages of earlier requests are kept for later ones.
+    pub fn new(
+        executor: Executor,
+        tokenizer: &'a Tokenizer,
+        (generation, sampler): (&GenerationArgs, &SamplerArgs),
+        reuse: PrefixReuse,
+    ) -> Result<Self, Failure> {
+        let (kv, trained) = (generation.kv()?, executor.model().config().context);
+        let context = generation.context(trained);
+        // The engine refuses more positions than the model was made for.
+        let positions = context.min(trained);
+        let spec = executor.model().cache_spec(kv, positions)?;
+        let needed = spec.most_pages(positions, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
+        let kept = if reuse == PrefixReuse::Share { needed } else { 0 };
+        let settings = EngineSettings {
+            context,
+            kv,
+            // The pages never leave this process and belong to one model.
+            identity: [0; 32],
+            budget_bytes: needed + kept,
+            prefix_bytes_max: kept,
+            running_max: NonZeroUsize::MIN,
+            waiting_max: 1,
+            chunk: ChunkRows::DEFAULT,
+        };
+        let stop_tokens: Arc<[u32]> = Arc::from(tokenizer.end_of_generation_ids());
+        let request = Request {
+            prompt: Vec::new(),
+            tokens_max: generation.tokens_max(),
+            context,
+            sampling: sampler.settings(generation.temp, generation.seed.value(), &stop_tokens),
+            stop_tokens,
+            logprobs: None,
+            reuse,
+        };
+        Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, request })
+    }
+
+    /// Prints the answer to `prompt` as it comes, and `before` with its first word.
+    pub fn answer(&mut self, prompt: Vec<u32>, before: &str) -> Result<Answer, Failure> {
+        let id = self.engine.submit(Request { prompt, ..self.request.clone() })?;
+        let mut printer = Printer::new(self.tokenizer, before);
+        let (mut first_token, mut ended) = (None, None);
+        while ended.is_none() {
+            let mut reader_gone = false;
+            self.engine.step(&mut |event| match event {
+                Event::Token(token) => {
+                    first_token.get_or_insert_with(Instant::now);
+                    reader_gone = !token.is_stop && printer.token(token.token).is_break();
+                }
+                Event::Finished { outcome, .. } => ended = Some(Ok(outcome)),
+                Event::Failed { error, .. } => ended = Some(Err(error)),
+                Event::Started { .. } | Event::PrefillProgress { .. } | Event::Preempted { .. } => {}
+            })?;
+            if reader_gone {
+                self.engine.cancel(id);
+            }
+        }
+        if let Some(Err(error)) = ended
+            && first_token.is_none()
+        {
+            return Err(error.into());
+        }
+        let text = printer.finish()?;
+        let outcome = ended.expect("the loop ends with it")?;
+        Ok(Answer { text, outcome, first_token })
+    }
+
+    /// The engine behind it.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The seed of all answers.
+    pub fn seed(&self) -> u64 {
+        self.request.sampling.seed
+    }
+}
