@@ -10,6 +10,7 @@ use muser_model::Executor;
 use muser_text::Tokenizer;
 
 use crate::failure::Failure;
+use crate::interrupt::{Interrupt, Signal};
 use crate::model;
 use crate::output::Printer;
 use crate::settings::{GenerationArgs, SamplerArgs};
@@ -18,6 +19,7 @@ use crate::settings::{GenerationArgs, SamplerArgs};
 pub struct Answerer<'a> {
     engine: Engine,
     tokenizer: &'a Tokenizer,
+    interrupt: &'a Interrupt,
     /// All of a request but its prompt.
     request: Request,
 }
@@ -30,6 +32,8 @@ pub struct Answer {
     pub outcome: Outcome,
     /// When the first token was there.
     pub first_token: Option<Instant>,
+    /// What ended it before its time.
+    pub interrupted: Option<Signal>,
 }
 
 impl<'a> Answerer<'a> {
@@ -37,6 +41,7 @@ impl<'a> Answerer<'a> {
     pub fn new(
         executor: Executor,
         tokenizer: &'a Tokenizer,
+        interrupt: &'a Interrupt,
         (generation, sampler): (&GenerationArgs, &SamplerArgs),
         reuse: PrefixReuse,
     ) -> Result<Self, Failure> {
@@ -68,14 +73,16 @@ impl<'a> Answerer<'a> {
             logprobs: None,
             reuse,
         };
-        Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, request })
+        Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, interrupt, request })
     }
 
-    /// Prints the answer to `prompt` as it comes, and `before` with its first word.
+    /// Prints the answer to `prompt` as it comes, and `before` with its first word. A signal ends it after the step that is
+    /// under way.
     pub fn answer(&mut self, prompt: Vec<u32>, before: &str) -> Result<Answer, Failure> {
         let id = self.engine.submit(Request { prompt, ..self.request.clone() })?;
         let mut printer = Printer::new(self.tokenizer, before);
-        let (mut first_token, mut ended) = (None, None);
+        let (mut first_token, mut interrupted, mut ended) = (None, None, None);
+        self.interrupt.hold();
         while ended.is_none() {
             let mut reader_gone = false;
             self.engine.step(&mut |event| match event {
@@ -87,10 +94,13 @@ impl<'a> Answerer<'a> {
                 Event::Failed { error, .. } => ended = Some(Err(error)),
                 Event::Started { .. } | Event::PrefillProgress { .. } | Event::Preempted { .. } => {}
             })?;
-            if reader_gone {
-                self.engine.cancel(id);
+            // False, and nobody was interrupted, if this step was the last one anyway.
+            let stop = self.interrupt.requested();
+            if (reader_gone || stop.is_some()) && self.engine.cancel(id) {
+                interrupted = stop;
             }
         }
+        self.interrupt.release();
         if let Some(Err(error)) = ended
             && first_token.is_none()
         {
@@ -98,7 +108,7 @@ impl<'a> Answerer<'a> {
         }
         let text = printer.finish()?;
         let outcome = ended.expect("the loop ends with it")?;
-        Ok(Answer { text, outcome, first_token })
+        Ok(Answer { text, outcome, first_token, interrupted })
     }
 
     /// The engine behind it.

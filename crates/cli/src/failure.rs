@@ -11,6 +11,8 @@ use muser_model::{CacheError, ForwardError, LoadError, StepError};
 use muser_text::ChatError;
 use muser_weights::gguf::{MetadataError, OpenError};
 
+use crate::interrupt::Signal;
+
 /// What ended a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -77,6 +79,12 @@ pub enum Failure {
     /// A conversation has outgrown what it fits in.
     #[error("the conversation has become too long: {0}")]
     Conversation(SubmitError),
+    /// A signal asked the program to stop before it was done.
+    #[error("{0}")]
+    Interrupted(Signal),
+    /// Signals cannot be caught.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
     /// Reading standard input failed.
     #[error("standard input: {0}")]
     Stdin(io::Error),
@@ -98,8 +106,9 @@ impl Failure {
             Self::Stdout(_) if self.is_reader_gone() => 141,
             Self::Metadata(_) => 3,
             Self::Submit(reason) => of_request(reason),
+            Self::Interrupted(signal) => signal.exit_code(),
             Self::StepRefused(StepRefused(StepError::Cache(_))) => 4,
-            Self::StepRefused(_) | Self::Conversation(_) | Self::Stdin(_) => 1,
+            Self::StepRefused(_) | Self::Conversation(_) | Self::Signals(_) | Self::Stdin(_) => 1,
             Self::Engine(EngineError::Cache(_)) => 3,
             Self::Engine(_) => 2,
             Self::Step(_) | Self::Forward(_) | Self::Pool(_) | Self::Io { .. } | Self::Stdout(_) => 1,

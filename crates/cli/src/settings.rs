@@ -30,7 +30,8 @@ pub fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> impl Iterato
 /// Shown by `--help`.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 model file damaged or not supported, 4 does not fit in memory, \
-141 the reader of standard output left before the end.\n";
+130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
+ends the program at once.\n";
 
 /// LLM inference: prefill where the FLOPs are, decode where the memory is.
 #[derive(Debug, Parser)]

@@ -8,6 +8,7 @@ use muser_model::{Executor, LoadError, LogitsWanted, SequenceInput, read_config}
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::model;
 use crate::output::one_line;
 use crate::settings::{BenchArgs, BenchFormat};
@@ -39,7 +40,7 @@ struct Test {
 }
 
 /// Runs the command.
-pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let longest = args.n_prompt.max(args.n_gen);
     if longest == 0 {
         return Err(Failure::Usage("there is nothing to measure: both -p and -n are 0".into()));
@@ -55,14 +56,15 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let mut executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let mut rows = Vec::new();
+    interrupt.hold();
     for (prompt, generate) in [(args.n_prompt, 0), (0, args.n_gen)] {
         if prompt + generate == 0 {
             continue;
         }
         let test = Test { prompt, generate, depth: args.n_depth };
-        measure(&mut executor, args, test)?; // Not counted: page faults and clocks settle here.
+        measure(&mut executor, args, test, interrupt)?; // Not counted: page faults and clocks settle here.
         let samples_ts = (0..args.repetitions.get())
-            .map(|_| measure(&mut executor, args, test))
+            .map(|_| measure(&mut executor, args, test, interrupt))
             .collect::<Result<Vec<f64>, Failure>>()?;
         let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
         rows.push(Row {
@@ -82,7 +84,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 /// Tokens per second of one run of `test`.
-fn measure(executor: &mut Executor, args: &BenchArgs, test: Test) -> Result<f64, Failure> {
+fn measure(executor: &mut Executor, args: &BenchArgs, test: Test, interrupt: &Interrupt) -> Result<f64, Failure> {
+    interrupt.check()?;
     let length = test.depth + test.prompt.max(test.generate);
     let spec = executor.model().cache_spec(args.kv.into(), length)?;
     let mut cache = SequenceCache::new(spec, PagePool::new(usize::MAX));

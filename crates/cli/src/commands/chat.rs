@@ -1,7 +1,8 @@
 //! `muser chat`: a conversation, one line in and one answer out, until the input ends.
 //!
 //! Every turn goes through the model's own chat template; what the person types can never become a control token. The
-//! pages of earlier turns are kept, so a turn computes only what is new.
+//! pages of earlier turns are kept, so a turn computes only what is new. An interrupt during an answer ends that answer,
+//! which stays in the conversation as far as it came.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -14,12 +15,13 @@ use muser_weights::gguf::{Metadata, MetadataError, Optional};
 
 use crate::answer::Answerer;
 use crate::failure::Failure;
+use crate::interrupt::{Interrupt, Signal};
 use crate::model;
 use crate::output::tell;
 use crate::settings::ChatArgs;
 
 /// Runs the command.
-pub fn run(args: &ChatArgs) -> Result<(), Failure> {
+pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     // Flags that contradict each other are refused before a large model takes its time to load.
     args.generation.kv()?;
     let files = model::open(args.model.as_deref())?;
@@ -28,7 +30,8 @@ pub fn run(args: &ChatArgs) -> Result<(), Failure> {
     let templates = templates(&files.metadata())?;
     let template = templates.choose(None, &serde_json::Value::Null)?;
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
-    let mut answerer = Answerer::new(executor, &tokenizer, (&args.generation, &args.sampler), PrefixReuse::Share)?;
+    let flags = (&args.generation, &args.sampler);
+    let mut answerer = Answerer::new(executor, &tokenizer, interrupt, flags, PrefixReuse::Share)?;
     let mut messages: Vec<Message> = args.system_prompt.iter().map(|text| Message::new("system", text)).collect();
     let mut lines = io::stdin().lock().lines();
     let prompt_sign = io::stdin().is_terminal();
@@ -65,7 +68,10 @@ fn turn(answerer: &mut Answerer<'_>, prompt: Vec<u32>) -> Result<String, Failure
         (first - start).as_secs_f64(),
         answerer.seed(),
     ));
-    Ok(answer.text)
+    match answer.interrupted {
+        Some(Signal::Terminate) => Err(Failure::Interrupted(Signal::Terminate)),
+        Some(Signal::Interrupt) | None => Ok(answer.text),
+    }
 }
 
 /// The conversation as the model was taught to read it, with the start of its next answer.

@@ -12,6 +12,7 @@ use muser_model::{Executor, LoadError, LogitsWanted, ModelConfig, SequenceInput,
 
 use crate::failure::Failure;
 use crate::input::read_text;
+use crate::interrupt::Interrupt;
 use crate::model;
 use crate::output::NewFile;
 use crate::settings::LogitsArgs;
@@ -24,7 +25,7 @@ struct Prompt {
 }
 
 /// Runs the command.
-pub fn run(args: &LogitsArgs) -> Result<(), Failure> {
+pub fn run(args: &LogitsArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let prompts = read_prompts(&args.ids)?;
     let files = model::open(args.model.as_deref())?;
     let config = read_config(&files.metadata()).map_err(LoadError::from)?;
@@ -32,13 +33,14 @@ pub fn run(args: &LogitsArgs) -> Result<(), Failure> {
     for prompt in &prompts {
         prompt.check(&config).map_err(|reason| refused(&args.ids, prompt.line, reason))?;
     }
+    interrupt.hold();
     let mut out = NewFile::create(&args.out)?;
     // No more rows than there are: the buffers grow with them.
     let longest = prompts.iter().filter_map(|prompt| NonZeroUsize::new(prompt.ids.len())).max();
     let rows = args.chunk.min(longest.unwrap_or(NonZeroUsize::MIN));
     let mut executor = model::executor(files, &args.machine, rows)?;
     for prompt in &prompts {
-        write_logits(&mut executor, &prompt.ids, args.kv.into(), &mut |row| {
+        write_logits(&mut executor, &prompt.ids, args.kv.into(), interrupt, &mut |row| {
             row.iter().try_for_each(|z| out.write_all(&z.to_le_bytes())).map_err(Failure::io(&args.out))
         })?;
     }
@@ -50,11 +52,13 @@ fn write_logits(
     executor: &mut Executor,
     prompt: &[u32],
     layout: KvLayout,
+    interrupt: &Interrupt,
     on_row: &mut dyn FnMut(&[f32]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let spec = executor.model().cache_spec(layout, prompt.len())?;
     let mut cache = SequenceCache::new(spec, PagePool::new(usize::MAX));
     for chunk in prompt.chunks(executor.rows_max()) {
+        interrupt.check()?;
         let mut batch = [SequenceInput::new(&mut cache, chunk, LogitsWanted::All)];
         let mut written = Ok(());
         executor.forward(&mut batch, &mut |_, row| {

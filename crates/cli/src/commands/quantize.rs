@@ -12,6 +12,7 @@ use muser_kernels::pool::Pool;
 use muser_weights::gguf::{GgufWriter, ModelFiles, Tensor, TensorError, Value, Weight, WriteError};
 
 use crate::failure::Failure;
+use crate::interrupt::{Interrupt, Signal};
 use crate::model;
 use crate::output::{NewFile, tell};
 use crate::settings::{QuantizeArgs, QuantizeTo};
@@ -58,6 +59,9 @@ pub enum QuantizeFailure {
         /// The first such block.
         block: usize,
     },
+    /// A signal came; nothing was written.
+    #[error("{0}")]
+    Interrupted(Signal),
     /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -69,19 +73,21 @@ impl QuantizeFailure {
         match self {
             Self::OutputExists(_) | Self::Requantize { .. } => 2,
             Self::ScaleBeside { .. } | Self::Tensor(_) | Self::Values { .. } | Self::NotFinite { .. } => 3,
+            Self::Interrupted(signal) => signal.exit_code(),
             Self::Write(_) => 1,
         }
     }
 }
 
 /// Runs the command.
-pub fn run(args: &QuantizeArgs) -> Result<(), Failure> {
+pub fn run(args: &QuantizeArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     refuse_existing(&args.output)?;
     let files = model::open(Some(&args.input))?;
     let writer = plan(&files, args)?;
     let mut pool = Pool::new(model::threads(args.threads))?;
+    interrupt.hold();
     let mut out = NewFile::create(&args.output)?;
-    write(&writer, &files, &mut out, &mut pool).map_err(|failure| match failure {
+    write(&writer, &files, &mut out, &mut pool, interrupt).map_err(|failure| match failure {
         QuantizeFailure::Write(WriteError::Io(reason)) => Failure::Io { path: args.output.clone(), reason },
         other => other.into(),
     })?;
@@ -154,11 +160,12 @@ fn write(
     files: &ModelFiles,
     out: &mut impl Write,
     pool: &mut Pool,
+    interrupt: &Interrupt,
 ) -> Result<(), QuantizeFailure> {
     let mut failure = None;
     let written = writer.write(out, |planned, data| {
         let weight = files.weight(planned.name()).map_err(io::Error::other)?;
-        convert(weight, planned.weight_type(), pool, data).unwrap_or_else(|reason| {
+        convert(weight, planned.weight_type(), pool, interrupt, data).unwrap_or_else(|reason| {
             failure = Some(reason.named(planned.name()));
             Err(io::Error::other("refused values"))
         })
@@ -169,8 +176,9 @@ fn write(
     }
 }
 
-/// Values that a conversion cannot carry over, before the tensor's name is known.
+/// What keeps a tensor from being converted, before its name is known.
 enum Refused {
+    Interrupted(Signal),
     NotFinite(usize),
     Values(QuantiseError),
 }
@@ -179,19 +187,23 @@ impl Refused {
     fn named(self, name: &str) -> QuantizeFailure {
         let name = name.to_owned();
         match self {
+            Self::Interrupted(signal) => QuantizeFailure::Interrupted(signal),
             Self::NotFinite(block) => QuantizeFailure::NotFinite { name, block },
             Self::Values(reason) => QuantizeFailure::Values { name, reason },
         }
     }
 }
 
-/// Writes `weight` in type `to`. The outer error is the values' fault, the inner one the file's.
+/// Writes `weight` in type `to`. The inner error is the file's.
 fn convert(
     weight: Weight<'_>,
     to: WeightType,
     pool: &mut Pool,
+    interrupt: &Interrupt,
     out: &mut dyn Write,
 ) -> Result<io::Result<()>, Refused> {
+    let go_on = || interrupt.requested().map_or(Ok(()), |signal| Err(Refused::Interrupted(signal)));
+    go_on()?;
     if weight.ty == to {
         return Ok(out.write_all(weight.bytes));
     }
@@ -203,6 +215,7 @@ fn convert(
     let mut block = vec![0; to_bytes * ROWS_AT_ONCE.min(weight.rows)];
     let refused = std::sync::Mutex::new(None);
     for rows in weight.bytes.chunks(from_bytes * ROWS_AT_ONCE) {
+        go_on()?;
         let block = &mut block[..rows.len() / from_bytes * to_bytes];
         pool.for_each_chunk_with(&mut floats, block, to_bytes, |floats, row, out| {
             dequantise_row(weight.ty, &rows[row * from_bytes..][..from_bytes], floats);

@@ -10,12 +10,13 @@ use muser_text::Specials;
 use crate::answer::{Answer, Answerer};
 use crate::failure::Failure;
 use crate::input::prompt_text;
+use crate::interrupt::Interrupt;
 use crate::model;
 use crate::output::tell;
 use crate::settings::RunArgs;
 
 /// Runs the command.
-pub fn run(args: &RunArgs) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     // Flags that contradict each other are refused before a large model takes its time to load.
     let kv = args.generation.kv()?;
     let text = prompt_text(&args.prompt)?;
@@ -30,7 +31,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let prompt_tokens = prompt.len();
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
-    let mut answerer = Answerer::new(executor, &tokenizer, (&args.generation, &args.sampler), PrefixReuse::Isolate)?;
+    let flags = (&args.generation, &args.sampler);
+    let mut answerer = Answerer::new(executor, &tokenizer, interrupt, flags, PrefixReuse::Isolate)?;
     let loaded = Instant::now();
     let answer = answerer.answer(prompt, &text)?;
     let executor = answerer.engine().executor();
@@ -45,7 +47,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         answerer.seed(),
     ));
     tell(figures((start, loaded), prompt_tokens, &answer));
-    Ok(())
+    answer.interrupted.map_or(Ok(()), |signal| Err(Failure::Interrupted(signal)))
 }
 
 /// Load, prefill and decode in seconds and tokens per second. The first token comes out of the prefill.

@@ -6,6 +6,7 @@ mod common;
 mod bench;
 mod chat;
 mod inspect;
+mod interrupts;
 mod logits;
 mod machine;
 mod quantize;

@@ -1,9 +1,7 @@
-//! Readers that leave, disks that are full, and interrupts.
+//! Readers that leave, and disks that are full.
 
 use std::fs::OpenOptions;
-use std::io::{BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use crate::common::{command, muser};
@@ -67,22 +65,4 @@ fn a_full_disk_behind_standard_output_is_a_failure_with_its_reason() {
         assert_eq!(ended.status.code(), Some(1), "{line}");
         assert!(line.starts_with("muser: standard output: No space left") && line.lines().count() == 1, "{line}");
     }
-}
-
-#[test]
-fn an_interrupt_ends_a_run_at_once_and_loses_nothing_that_was_printed() {
-    let full = muser(&[&LONG_RUN[..], &["600"]].concat()).done().stdout;
-    let mut child: Child = command(&[&LONG_RUN[..], &["2040"]].concat()).stderr(Stdio::null()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut got = vec![0; 60];
-    out.read_exact(&mut got).unwrap();
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    out.read_to_end(&mut got).unwrap();
-    let status = child.wait().unwrap();
-    // A shell reports 130 for this.
-    assert_eq!((status.signal(), status.code()), (Some(2), None));
-    let got = String::from_utf8(got).expect("whole characters only");
-    let common = full.bytes().zip(got.bytes()).take_while(|(a, b)| a == b).count();
-    assert!(common >= got.len().min(full.len() - 1), "{got:?}");
 }

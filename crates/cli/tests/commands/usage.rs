@@ -116,7 +116,7 @@ fn help_names_every_flag_and_the_exit_codes() {
         let unknown: Vec<&str> = listed.filter(|line| !known(line)).collect();
         assert!(unknown.is_empty(), "{command}: {unknown:?}");
     }
-    for code in ["0 done", "1 failed", "2 wrong usage", "3 model file", "not fit in memory", "141"] {
+    for code in ["0 done", "1 failed", "2 wrong usage", "3 model file", "not fit in memory", "130", "141", "143"] {
         assert!(overview.contains(code), "{code}");
     }
     assert_eq!(muser(&["--version"]).done().stdout, format!("muser {}\n", env!("CARGO_PKG_VERSION")));

@@ -1,0 +1,165 @@
+//! SIGINT and SIGTERM: what is under way ends cleanly, and a second signal ends everything.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Ended, Folder, SHIPPED, command, muser};
+
+const PROMPT: &str = "Once upon a time there was a";
+/// Generates as long as the context lasts, which is much longer than a signal needs.
+const LONG_RUN: [&str; 5] = ["run", PROMPT, "--temp", "0", "--ignore-eos"];
+
+fn send(signal: &str, child: &Child) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never came");
+        thread::yield_now();
+    }
+}
+
+/// Waits until the process catches SIGINT.
+fn wait_until_it_listens(child: &Child) {
+    let status = format!("/proc/{}/status", child.id());
+    wait_for(|| {
+        let text = fs::read_to_string(&status).unwrap();
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 1) != 0
+    });
+}
+
+#[test]
+fn a_run_ends_with_a_line_break_its_figures_and_the_signal_s_exit_code() {
+    let full = muser(&[&LONG_RUN[..], &["-n", "600"]].concat()).done().stdout;
+    for (signal, code, word) in [("-INT", 130, "interrupted"), ("-TERM", 143, "terminated")] {
+        let mut child = command(&LONG_RUN).spawn().unwrap();
+        let mut got = vec![0; 60];
+        child.stdout.as_mut().unwrap().read_exact(&mut got).unwrap();
+        send(signal, &child);
+        let ended = Ended::of(child.wait_with_output().unwrap());
+        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+        let text = String::from_utf8(got).unwrap() + ended.stdout.strip_suffix('\n').expect("a whole line");
+        // The tail of a character that was cut by the signal would be shown as such.
+        let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        assert!(full.starts_with(text) || text.starts_with(full.trim_end()), "{text:?}");
+        let figures: Vec<&str> = ended.stderr.lines().rev().take(2).collect();
+        assert_eq!(figures[0], format!("muser: {word}"));
+        assert!(figures[1].contains(" generated, ") && figures[1].ends_with("; stopped"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_second_signal_ends_what_the_first_one_cannot() {
+    // Nobody reads on, so the command waits in a write and never comes to look at the first signal.
+    let folder = Folder::new();
+    let (ids, pipe) = (folder.write("ids", "1 ".repeat(200)), folder.at("pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut child = command(&["logits", "--ids", &ids, "--out", &pipe]).spawn().unwrap();
+    let mut reader = fs::File::open(&pipe).unwrap();
+    reader.read_exact(&mut [0; 100]).unwrap();
+    // Two signals that come at once may count as one.
+    wait_for(|| {
+        let ended = child.try_wait().unwrap();
+        if ended.is_none() {
+            send("-INT", &child);
+        }
+        ended.is_some()
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn an_interrupt_ends_an_answer_which_stays_in_the_conversation_and_at_the_prompt_the_chat() {
+    let mut child =
+        command(&["chat", "--temp", "0", "--ignore-eos", "-c", "1000"]).stdin(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, mut out) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut figures = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut got = vec![0; 20];
+    let generated = |line: &str| -> usize {
+        let before = line.split(" generated").next().unwrap();
+        before.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let mut answers = Vec::new();
+    for line in ["Tell me of whales.\n", "And of ships?\n"] {
+        stdin.write_all(line.as_bytes()).unwrap();
+        out.read_exact(&mut got).unwrap();
+        send("-INT", &child);
+        answers.push(generated(&figures.next().unwrap().unwrap()));
+    }
+    send("-INT", &child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(answers.iter().all(|tokens| (1..900).contains(tokens)), "{answers:?}");
+    let mut text = got.clone();
+    out.read_to_end(&mut text).unwrap();
+
+    // The second answer is that of a model which read the first one as far as it came.
+    let (turn, start) =
+        (|role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n"), "<|im_start|>assistant\n");
+    let continued = |prompt: &str, tokens: usize| {
+        let text = muser(&["run", "--temp", "0", "--ignore-eos", "-n", &tokens.to_string(), prompt]).done().stdout;
+        text.strip_prefix(prompt).and_then(|text| text.strip_suffix('\n')).unwrap().to_owned()
+    };
+    let question = turn("user", "Tell me of whales.");
+    let first = continued(&format!("{question}{start}"), answers[0]);
+    let conversation = [question, turn("assistant", &first), turn("user", "And of ships?"), start.into()].concat();
+    let second = continued(&conversation, answers[1]) + "\n";
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.ends_with(&second), "{text:?} does not end with {second:?}");
+}
+
+#[test]
+fn termination_ends_a_chat_during_an_answer() {
+    let mut child = command(&["chat", "--ignore-eos"]).stdin(Stdio::piped()).spawn().unwrap();
+    // Open until the end: it is not the end of the input that ends the chat.
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"hi\n").unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 10]).unwrap();
+    send("-TERM", &child);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn files_under_way_are_removed() {
+    let folder = Folder::new();
+    let ids = folder.write("ids", "1 ".repeat(2000));
+    let (logits, model) = (folder.at("logits"), folder.at("model.gguf"));
+    let commands = [
+        vec!["logits", "--ids", &ids, "--out", &logits, "--chunk", "1"],
+        vec!["quantize", SHIPPED, &model, "Q4_K", "--allow-requantize", "-t", "1"],
+    ];
+    for args in commands {
+        // On a busy machine the command may be done before it hears of the signal.
+        let caught = (0..5).find_map(|_| {
+            let mut child = command(&args).spawn().unwrap();
+            let under_way = || folder.names().iter().any(|name| name.ends_with(".partial"));
+            wait_for(|| under_way() || child.try_wait().unwrap().is_some());
+            send("-INT", &child);
+            let ended = Ended::of(child.wait_with_output().unwrap());
+            let written = [&logits, &model].into_iter().filter(|path| fs::remove_file(path).is_ok()).count();
+            assert_eq!(written == 1, ended.code == Some(0), "{}", ended.stderr);
+            (written == 0).then(|| ended.refused(130))
+        });
+        assert_eq!(caught.as_deref(), Some("muser: interrupted"));
+        assert_eq!(folder.names(), ["ids"]);
+    }
+}
+
+#[test]
+fn measurements_end_between_two_of_them_or_at_once() {
+    for args in [&["bench", "-r", "1000000", "-p", "8", "-n", "0"][..], &["doctor"]] {
+        let child = command(args).spawn().unwrap();
+        wait_until_it_listens(&child);
+        send("-INT", &child);
+        let ended = Ended::of(child.wait_with_output().unwrap());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(130), ""), "{args:?}: {}", ended.stderr);
+    }
+}
