@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Measures how long a decoding sequence waits for its tokens while a long prompt is computed, and writes one JSON record.
+
+usage: measure_decode_latency.py --example BIN --out RECORD.json MODEL.gguf [...] [--rounds 5] [-t 2] [--attempts 10]
+
+BIN is the engine's example `decode_latency`, built with --release: it does the measuring. This adds how it was measured, and
+which share of the processors everybody else used meanwhile. A model measured beside a busy neighbour, whatever came out, is
+measured again."""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+
+from bench_against_llama import cpu, git
+
+# An idle system uses a quarter of this; a compiler on one of two processors 25 times as much.
+OTHERS_MAX = 0.02
+QUIET_FIRST_S = 5
+
+
+def busy_seconds():
+    """Processor time that the whole machine has used."""
+    with open("/proc/stat") as file:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def share_of_others(work):
+    """Which share of the processors others used while `work` ran, and what it returned."""
+    start, others = time.monotonic(), busy_seconds() - own_seconds()
+    result = work()
+    others = busy_seconds() - own_seconds() - others
+    return others / (time.monotonic() - start) / os.cpu_count(), result
+
+
+def measure(args, model):
+    """What the example says of one model, measured while the others left the machine alone."""
+    command = [args.example, str(args.t), str(args.rounds), str(model)]
+    for attempt in range(1, args.attempts + 1):
+        while share_of_others(lambda: time.sleep(QUIET_FIRST_S))[0] > OTHERS_MAX:
+            pass
+        others, done = share_of_others(lambda: subprocess.run(command, stdout=subprocess.PIPE, check=True))
+        print(f"{model.name}: attempt {attempt}, others used {others:.1%} of the processors", file=sys.stderr, flush=True)
+        if others <= OTHERS_MAX:
+            [entry] = json.loads(done.stdout)
+            return {**entry, "attempts": attempt, "share_of_processors_used_by_others": round(others, 4)}
+    sys.exit(f"{model.name}: the machine was never quiet for long enough")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--example", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("-t", type=int, default=2)
+    parser.add_argument("--attempts", type=int, default=10)
+    parser.add_argument("models", nargs="+", type=pathlib.Path)
+    args = parser.parse_args()
+
+    record = {
+        "what": "milliseconds from token to token of a decoding sequence while a prompt of 4,000 tokens is computed",
+        "command": f"scripts/measure_decode_latency.py --rounds {args.rounds} -t {args.t} {' '.join(m.name for m in args.models)}",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": git("rev-parse", "HEAD"),
+        "tree_clean": not git("status", "--porcelain", "--untracked-files=no"),
+        "machine": cpu(),
+        "threads": args.t,
+        "rounds": args.rounds,
+        "models": [measure(args, model) for model in args.models],
+    }
+    with open(args.out, "w") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
