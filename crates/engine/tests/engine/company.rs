@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use muser_engine::engine::{PrefixReuse, Request, RequestId, SubmitError};
 use muser_engine::{EngineSettings, Finish, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
+use muser_kv::PAGE_ROWS;
 use muser_model::Model;
 
 use crate::world::{
@@ -24,7 +25,8 @@ struct Seen {
     together: usize,
 }
 
-/// A random client: shared beginnings, conversations that go on and branch, all kinds of sampling.
+/// A random client: shared beginnings, conversations that go on and branch, pages that only look alike, all kinds of
+/// sampling.
 struct Client {
     random: fastrand::Rng,
     /// Texts that were there before: beginnings, and whole conversations.
@@ -72,7 +74,15 @@ impl Client {
             _ => {
                 let text = &self.texts[random.usize(..self.texts.len())];
                 let cut = if random.bool() { text.len() } else { random.usize(..=text.len()) };
-                text[..cut].to_vec()
+                let mut text = text[..cut].to_vec();
+                // Whole pages that were there before, but at other positions or behind another token, so that none may be
+                // taken for those.
+                match random.u8(..12) {
+                    0 => drop(text.drain(..cut.min(PAGE_ROWS))),
+                    1 => text[..cut.min(1)].fill(random.u32(..VOCAB)),
+                    _ => (),
+                }
+                text
             }
         };
         let more_max = if random.u8(..6) == 0 { 150 } else { 20 };
