@@ -9,8 +9,8 @@ use muser_kv::PAGE_ROWS;
 use muser_model::Model;
 
 use crate::world::{
-    CONTEXT, LAYOUTS, Solo, Story, VOCAB, World, assert_same_answer, glimmer, llama, non_zero, pages, random_tokens,
-    roomy,
+    CONTEXT, LAYOUTS, Solo, Story, VOCAB, World, assert_same_answer, glimmer, llama, non_zero, pages, qwen2, qwen3,
+    random_tokens, roomy,
 };
 
 /// What a schedule has put the engine through.
@@ -291,4 +291,14 @@ fn every_answer_of_a_model_with_windows_longer_than_a_page_is_the_one_given_alon
 #[test]
 fn every_answer_of_a_model_of_windows_alone_is_the_one_given_alone() {
     check(&glimmer(100, &[true, true]), 2, 400);
+}
+
+#[test]
+fn every_answer_of_a_model_with_biases_on_queries_keys_and_values_is_the_one_given_alone() {
+    check(&qwen2(), 2, 500);
+}
+
+#[test]
+fn every_answer_of_a_model_with_norms_on_queries_and_keys_is_the_one_given_alone() {
+    check(&qwen3(), 2, 600);
 }

@@ -32,6 +32,16 @@ pub fn llama() -> Arc<Model> {
     model(Architecture::Llama(options), 2)
 }
 
+/// A `qwen2` of two layers: biases on queries, keys and values, and an output head of its own.
+pub fn qwen2() -> Arc<Model> {
+    model(Architecture::Qwen2 { tied_output: false }, 2)
+}
+
+/// A `qwen3` of two layers: norms on the heads of queries and keys, and the embeddings as output head.
+pub fn qwen3() -> Arc<Model> {
+    model(Architecture::Qwen3 { tied_output: true }, 2)
+}
+
 fn model(architecture: Architecture, layers: u32) -> Arc<Model> {
     load(file(architecture, layers, WeightType::F16))
 }
