@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures how long a decoding sequence waits for its tokens while a long prompt is computed, and writes one JSON record.
 
-usage: measure_decode_latency.py --example BIN --out RECORD.json MODEL.gguf [...] [--rounds 5] [-t 2] [--attempts 10]
+usage: measure_decode_latency.py --example BIN --out RECORD.json MODEL.gguf [...] [--rounds 5] [-t 2] [--attempts 100]
 
-BIN is the engine's example `decode_latency`, built with --release: it does the measuring. This adds how it was measured, and
-which share of the processors everybody else used meanwhile. A model measured beside a busy neighbour, whatever came out, is
-measured again."""
+BIN is the engine's example `decode_latency`, built with --release: it does the measuring, one process per round with all
+lengths of chunk in it. This adds how it was measured, and which share of the processors everybody else used meanwhile. A
+round beside a busy neighbour, whatever came out, is measured again, so that the rounds that count are quiet ones."""
 import argparse
 import datetime
 import json
@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 
-from bench_against_llama import cpu, git
+from bench_against_llama import cpu, git, spread
 
 # An idle system uses a quarter of this; a compiler on one of two processors 25 times as much.
 OTHERS_MAX = 0.02
-QUIET_FIRST_S = 5
+QUIET_FIRST_S = 2
 
 
 def busy_seconds():
@@ -43,18 +43,38 @@ def share_of_others(work):
     return others / (time.monotonic() - start) / os.cpu_count(), result
 
 
-def measure(args, model):
-    """What the example says of one model, measured while the others left the machine alone."""
-    command = [args.example, str(args.t), str(args.rounds), str(model)]
-    for attempt in range(1, args.attempts + 1):
+def quiet_rounds(args, model):
+    """What the example says of each round during which the others left the machine alone, and what they used."""
+    command, kept = [args.example, str(args.t), "1", str(model)], []
+    for _ in range(args.attempts):
         while share_of_others(lambda: time.sleep(QUIET_FIRST_S))[0] > OTHERS_MAX:
             pass
         others, done = share_of_others(lambda: subprocess.run(command, stdout=subprocess.PIPE, check=True))
-        print(f"{model.name}: attempt {attempt}, others used {others:.1%} of the processors", file=sys.stderr, flush=True)
+        print(f"{model.name}: others used {others:.1%} of the processors", file=sys.stderr, flush=True)
         if others <= OTHERS_MAX:
-            [entry] = json.loads(done.stdout)
-            return {**entry, "attempts": attempt, "share_of_processors_used_by_others": round(others, 4)}
-    sys.exit(f"{model.name}: the machine was never quiet for long enough")
+            kept.append((json.loads(done.stdout)[0], round(others, 4)))
+        if len(kept) == args.rounds:
+            return kept
+    sys.exit(f"{model.name}: only {len(kept)} of {args.attempts} rounds were quiet")
+
+
+def measure(args, model):
+    """The rounds of one model, each figure with its spread over them."""
+    rounds, others = zip(*quiet_rounds(args, model))
+    chunks = []
+    for same in zip(*(entry["chunks"] for entry in rounds)):
+        waits = {
+            name: {figure: spread([chunk[name][figure] for chunk in same]) for figure in ("median", "p95", "max")}
+            for name in ("ms_between_tokens_during_prefill", "ms_between_tokens_alone")
+        }
+        chunks.append({
+            **{name: same[0][name] for name in ("chunk_alone", "chunk_while_decoding")},
+            **waits,
+            "tokens_during_prefill": [tokens for chunk in same for tokens in chunk["tokens_during_prefill"]],
+            "prefill_seconds": spread([chunk["prefill_seconds"]["median"] for chunk in same]),
+        })
+    common = {name: rounds[0][name] for name in ("model", "kernels", "kv", "threads", "prompt_tokens")}
+    return {**common, "share_of_processors_used_by_others": others, "chunks": chunks}
 
 
 def main():
@@ -63,7 +83,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-t", type=int, default=2)
-    parser.add_argument("--attempts", type=int, default=10)
+    parser.add_argument("--attempts", type=int, default=100, help="rounds tried per model at most")
     parser.add_argument("models", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
 
