@@ -11,6 +11,7 @@ use muser_model::{CacheError, ForwardError, LoadError, StepError};
 use muser_text::ChatError;
 use muser_weights::gguf::{MetadataError, OpenError};
 
+use crate::config::ConfigError;
 use crate::interrupt::Signal;
 
 /// What ended a command.
@@ -19,6 +20,9 @@ pub enum Failure {
     /// Wrong use of a flag that the parser cannot see.
     #[error("{0}")]
     Usage(String),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// A model file cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -97,7 +101,7 @@ impl Failure {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Usage(_) | Self::Input { .. } => 2,
+            Self::Usage(_) | Self::Config(_) | Self::Input { .. } => 2,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
             Self::Load(LoadError::Pool(_)) => 1,

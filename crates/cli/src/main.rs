@@ -9,6 +9,7 @@
 
 mod answer;
 mod commands;
+mod config;
 mod failure;
 mod input;
 mod interrupt;
@@ -18,15 +19,13 @@ mod settings;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use failure::Failure;
 use interrupt::Interrupt;
 use settings::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(settings::with_two_dashes(std::env::args_os()));
-    let outcome = Interrupt::listen().map_err(Failure::Signals).and_then(|interrupt| run(&cli.command, &interrupt));
-    match outcome {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_reader_gone() {
@@ -37,8 +36,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, interrupt: &Interrupt) -> Result<(), Failure> {
-    match command {
+fn run() -> Result<(), Failure> {
+    let args = settings::with_two_dashes(std::env::args_os()).collect();
+    let Cli { command, config } = Cli::parse_from(config::with_configured(Cli::command(), args)?);
+    let interrupt = &Interrupt::listen().map_err(Failure::Signals)?;
+    match &command {
         Command::Run(args) => commands::run::run(args, interrupt),
         Command::Chat(args) => commands::chat::run(args, interrupt),
         Command::Inspect(args) => commands::inspect::run(args),
@@ -47,6 +49,7 @@ fn run(command: &Command, interrupt: &Interrupt) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(args, interrupt),
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Config(args) => commands::config::run(args, config.as_deref()),
         Command::Completions(args) => commands::completions::run(args),
     }
 }

@@ -33,10 +33,18 @@ Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 model file damaged 
 130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
 ends the program at once.\n";
 
+/// Shown by `--help`.
+const CONFIGURATION: &str = "\
+Every flag --some-flag can be set in the configuration file, for all commands or in a command's table, and by the environment \
+variable MUSER_ARG_SOME_FLAG; muser config check shows who sets what.";
+
 /// LLM inference: prefill where the FLOPs are, decode where the memory is.
 #[derive(Debug, Parser)]
-#[command(name = "muser", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+#[command(name = "muser", version, arg_required_else_help = true, after_help = format!("{CONFIGURATION}\n\n{EXIT_CODES}"))]
 pub struct Cli {
+    /// TOML file that sets flags [default: muser/config.toml in $XDG_CONFIG_HOME or ~/.config].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -61,6 +69,8 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Print what this machine offers: processors, kernels, memory and its bandwidth.
     Doctor(DoctorArgs),
+    /// Look at what the configuration file and the environment set.
+    Config(ConfigArgs),
     /// Print a shell's completion script.
     Completions(CompletionsArgs),
 }
@@ -189,6 +199,31 @@ pub struct TokenizeArgs {
 /// `muser doctor`.
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
+    /// Machine-readable output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `muser config`.
+#[derive(Args, Debug)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check it, and print what every flag has and who set it.
+    Check(ConfigCheckArgs),
+}
+
+/// `muser config check`.
+#[derive(Args, Debug)]
+pub struct ConfigCheckArgs {
+    /// Only the flags of this command.
+    pub command: Option<String>,
     /// Machine-readable output.
     #[arg(long)]
     pub json: bool,

@@ -1,22 +1,15 @@
 //! `muser chat`, with the shipped model and its template.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use muser_kernels::cpu::Kernels;
 
-use crate::common::muser;
+use crate::common::{command, muser};
 
 /// Lines of standard output and of standard error of a chat that is told `lines`, and its exit code.
 fn chat(flags: &[&str], lines: &str) -> (Vec<String>, Vec<String>, Option<i32>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_muser"))
-        .args(["chat", "--temp", "0", "-n", "20"])
-        .args(flags)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command(&["chat", "--temp", "0", "-n", "20"]).args(flags).stdin(Stdio::piped()).spawn().unwrap();
     // A chat that refuses its flags ends without reading.
     let _ = child.stdin.take().unwrap().write_all(lines.as_bytes());
     let ended = child.wait_with_output().unwrap();

@@ -5,6 +5,7 @@ mod common;
 
 mod bench;
 mod chat;
+mod config;
 mod inspect;
 mod interrupts;
 mod logits;

@@ -112,10 +112,11 @@ fn help_names_every_flag_and_the_exit_codes() {
             .filter(|line| line.starts_with("--") || line.starts_with("-"))
             .filter(|line| !line.starts_with("- "));
         let known =
-            |line: &str| own.iter().chain(shared).any(|flag| line.starts_with(flag)) || line.starts_with("-h, --help");
+            |line: &str| own.iter().chain(shared).chain(&["-h, --help", "--config"]).any(|flag| line.starts_with(flag));
         let unknown: Vec<&str> = listed.filter(|line| !known(line)).collect();
         assert!(unknown.is_empty(), "{command}: {unknown:?}");
     }
+    assert!(overview.contains("MUSER_ARG_SOME_FLAG") && overview.contains("--config"));
     for code in ["0 done", "1 failed", "2 wrong usage", "3 model file", "not fit in memory", "130", "141", "143"] {
         assert!(overview.contains(code), "{code}");
     }

@@ -61,6 +61,11 @@ impl Ended {
 /// The binary with `args`, not yet running.
 pub fn command<A: AsRef<OsStr>>(args: &[A]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_muser"));
+    // Whoever runs the tests may have a configuration.
+    command.env("XDG_CONFIG_HOME", "/nowhere");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MUSER_ARG_")) {
+        command.env_remove(name);
+    }
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
