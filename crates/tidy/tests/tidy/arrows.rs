@@ -4,6 +4,7 @@ use super::repository::Text;
 
 /// `(crate, may depend on)`, both without `muser-`. Build, test and target dependencies count.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("hub", &[]),
     ("kernels", &[]),
     ("text", &[]),
     ("tidy", &[]),
@@ -12,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("model", &["kernels", "kv", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("server", &["engine", "kernels", "kv", "model", "text", "weights"]),
-    ("cli", &["engine", "kernels", "kv", "model", "server", "text", "weights"]),
+    ("cli", &["engine", "hub", "kernels", "kv", "model", "server", "text", "weights"]),
 ];
 
 /// Every crate has a line in [`ARROWS`], depends on nothing else of ours, and takes the workspace's lints.

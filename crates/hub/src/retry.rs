@@ -1,0 +1,124 @@
+//! Telling the caller what happens, being stopped by it, and trying again after a pause.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// The caller is asked at least this often whether to go on.
+const IDLE: Duration = Duration::from_millis(100);
+/// The longest pause that a server may ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(120);
+
+/// What happens while a pull goes on.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Another process brings the same file; this one waits for it.
+    Waiting {
+        /// The file.
+        file: &'a str,
+    },
+    /// The bytes of a file begin to come, also after an interruption.
+    Began {
+        /// The file.
+        file: &'a str,
+        /// Its size, if known.
+        bytes: Option<u64>,
+        /// Bytes that are there already.
+        have: u64,
+    },
+    /// More bytes are there.
+    Received {
+        /// Bytes of the file that are there now.
+        have: u64,
+    },
+    /// Something went wrong, and is tried again after a pause.
+    Retrying {
+        /// What went wrong.
+        error: &'a Error,
+        /// The pause.
+        pause: Duration,
+    },
+    /// Nothing new: a chance to stop.
+    Idle,
+}
+
+/// Hears of events, and ends the pull by breaking. It hears of something at least every stall timeout.
+pub type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// Tells `watch`; an error if it wants to stop.
+pub(crate) fn tell(watch: &mut Watch<'_>, event: Event<'_>) -> Result<(), Error> {
+    match watch(event) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Stopped),
+    }
+}
+
+/// Waits, while `watch` may stop it.
+pub(crate) fn pause(time: Duration, watch: &mut Watch<'_>) -> Result<(), Error> {
+    let mut left = time;
+    while !left.is_zero() {
+        let slice = left.min(IDLE);
+        thread::sleep(slice);
+        left -= slice;
+        tell(watch, Event::Idle)?;
+    }
+    Ok(())
+}
+
+/// Counts attempts that did not get further.
+pub(crate) struct Retries<'a> {
+    pauses: &'a [Duration],
+    used: usize,
+}
+
+impl<'a> Retries<'a> {
+    pub(crate) fn new(pauses: &'a [Duration]) -> Self {
+        Self { pauses, used: 0 }
+    }
+
+    /// Something was achieved: earlier attempts no longer count.
+    pub(crate) fn reset(&mut self) {
+        self.used = 0;
+    }
+
+    /// Pauses after `error`, or returns it if trying again is of no use. `partial` is what has been got so far.
+    pub(crate) fn after(
+        &mut self,
+        error: Error,
+        partial: Option<(PathBuf, u64)>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Error> {
+        if !error.is_transient() {
+            return Err(error);
+        }
+        let Some(planned) = self.pauses.get(self.used) else {
+            return Err(Error::GaveUp { reason: Box::new(error), attempts: self.used + 1, partial });
+        };
+        self.used += 1;
+        let asked = match &error {
+            Error::Status { retry_after_s: Some(seconds), .. } => Duration::from_secs(*seconds).min(PAUSE_MAX),
+            _ => Duration::ZERO,
+        };
+        let time = asked.max(*planned);
+        tell(watch, Event::Retrying { error: &error, pause: time })?;
+        pause(time, watch)
+    }
+}
+
+/// Repeats `attempt` while it fails in ways that may pass.
+pub(crate) fn with_retries<T>(
+    pauses: &[Duration],
+    watch: &mut Watch<'_>,
+    mut attempt: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut retries = Retries::new(pauses);
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) => retries.after(error, None, watch)?,
+        }
+    }
+}
