@@ -99,6 +99,23 @@ impl Hub {
         Ok(Pulled { files })
     }
 
+    /// The files, brought only if they are not here: whether they have changed since is not asked.
+    ///
+    /// A repository's file that is chosen for being the first by name is asked for, since what is here may not be all.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn cached_or_pull(&self, request: &Request, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
+        let mut certain = request.clone();
+        if let Request { reference: Reference::Repo { quant, .. }, file: None, .. } = &mut certain {
+            quant.get_or_insert_with(Quant::default_choice);
+        }
+        match self.cached(&certain) {
+            Err(Error::NotCached { .. } | Error::Choice { .. } | Error::Digest { .. }) => self.pull(request, watch),
+            found => found,
+        }
+    }
+
     fn pull_address(&self, address: &Address, request: &Request, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
         let mut files = Vec::new();
         for (name, path) in self.address_files(address, request)? {

@@ -136,3 +136,11 @@ fn a_part_that_nobody_asked_for_is_refused() {
     let error = Home::new(&server.url).refused(&request(&format!("{}/m.gguf", server.url)));
     assert!(matches!(&error, Error::Answer { reason: AnswerFault::Range { asked: 0, .. }, .. }), "{error}");
 }
+
+#[test]
+fn an_encrypted_connection_to_who_does_not_speak_it_fails_at_once() {
+    let server = Server::speaking_nonsense();
+    let home = Home::new(&server.url);
+    let error = home.refused(&request(&format!("{}/m.gguf", server.url.replace("http:", "https:"))));
+    assert!(matches!(&error, Error::Network { .. }), "{error}");
+}

@@ -1,6 +1,7 @@
 //! Files out of a hub's repositories: the cache's layout, who sees the token, and what is known without asking.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -121,6 +122,23 @@ fn what_is_in_the_cache_is_found_without_a_network() {
     let blob = fs::canonicalize(&pulled.files[0].path).unwrap();
     fs::remove_file(blob).unwrap();
     assert!(matches!(hub.cached(&request("user/repo")), Err(Error::NotCached { .. })));
+}
+
+#[test]
+fn what_is_here_is_used_without_asking_unless_there_may_be_a_better_choice() {
+    let fake = FakeHub::start(&[("a-Q8_0.gguf", &content(3000)), ("m-Q4_K_M.gguf", &content(10))]);
+    let home = Home::new(&fake.hub.url);
+    let hub = home.hub();
+    let get = |reference| hub.cached_or_pull(&request(reference), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert!(!get("user/repo:Q8_0").files[0].from_cache);
+    let asked = fake.hub.asked().len();
+    assert!(get("user/repo:Q8_0").files[0].from_cache);
+    assert_eq!(fake.hub.asked().len(), asked);
+    // Of the one file that is here nobody knows that it is the one to choose.
+    assert!(get("user/repo").files[0].path.ends_with("m-Q4_K_M.gguf"));
+    let asked = fake.hub.asked().len();
+    assert!(get("user/repo").files[0].from_cache);
+    assert_eq!(fake.hub.asked().len(), asked);
 }
 
 #[test]

@@ -158,6 +158,26 @@ impl Server {
         Self { url, asked, is_over, accepting: Some(accepting) }
     }
 
+    /// Answers whatever comes with a line that no protocol of its client knows.
+    pub fn speaking_nonsense() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let accepting = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let mut stream = stream.unwrap();
+                // What the client says must be read, or closing would reset the connection before it reads the answer.
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(b"nonsense, and enough of it\r\n");
+            }
+        });
+        Self { url, asked: Arc::default(), is_over, accepting: Some(accepting) }
+    }
+
     /// All requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
