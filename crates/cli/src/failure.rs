@@ -77,6 +77,9 @@ pub enum Failure {
     /// A key of the model's metadata is malformed.
     #[error(transparent)]
     Metadata(MetadataError),
+    /// A model file cannot be had.
+    #[error(transparent)]
+    Pull(#[from] muser_hub::Error),
     /// The engine refused a request.
     #[error(transparent)]
     Submit(#[from] SubmitError),
@@ -103,6 +106,7 @@ impl Failure {
         ExitCode::from(match self {
             Self::Usage(_) | Self::Config(_) | Self::Input { .. } => 2,
             Self::Quantize(reason) => reason.exit_code(),
+            Self::Pull(reason) => crate::hub::exit_code(reason),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
             Self::Load(LoadError::Pool(_)) => 1,
             Self::Open(_) | Self::Vocabulary(_) | Self::Chat(_) | Self::Load(_) | Self::Cache(_) => 3,

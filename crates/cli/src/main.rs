@@ -11,10 +11,12 @@ mod answer;
 mod commands;
 mod config;
 mod failure;
+mod hub;
 mod input;
 mod interrupt;
 mod model;
 mod output;
+mod progress;
 mod settings;
 
 use std::process::ExitCode;
@@ -48,6 +50,7 @@ fn run() -> Result<(), Failure> {
         Command::Logits(args) => commands::logits::run(args, interrupt),
         Command::Bench(args) => commands::bench::run(args, interrupt),
         Command::Tokenize(args) => commands::tokenize::run(args),
+        Command::Pull(args) => commands::pull::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Config(args) => commands::config::run(args, config.as_deref()),
         Command::Completions(args) => commands::completions::run(args),

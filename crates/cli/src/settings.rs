@@ -13,6 +13,8 @@ use muser_kernels::pool::Pool;
 
 pub use generation::{GenerationArgs, SamplerArgs};
 
+use crate::commands::pull::PullArgs;
+
 /// Gives a flag of one dash and several letters, as llama.cpp has them, the two dashes that the parser needs to see one
 /// flag instead of a short one with a value. What follows `--` is left alone.
 ///
@@ -67,6 +69,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Print the token ids of a text.
     Tokenize(TokenizeArgs),
+    /// Get a model file by its address, or out of a Hugging Face repository; its path goes to stdout.
+    Pull(PullArgs),
     /// Print what this machine offers: processors, kernels, memory and its bandwidth.
     Doctor(DoctorArgs),
     /// Look at what the configuration file and the environment set.

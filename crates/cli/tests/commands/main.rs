@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../hub/tests/support/mod.rs"]
+mod server;
 
 mod bench;
 mod chat;
@@ -10,6 +12,7 @@ mod inspect;
 mod interrupts;
 mod logits;
 mod machine;
+mod pull;
 mod quantize;
 mod run;
 mod sampler;

@@ -1,0 +1,140 @@
+//! Model files from elsewhere, as the environment says: which hub, as whom, through which proxy, into which folders.
+
+use std::env;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use muser_hub::{Error, Hub, Proxy, Pulled, Request, Settings, Token};
+use muser_weights::gguf::ModelFiles;
+
+use crate::failure::Failure;
+use crate::progress::{Progress, Shown};
+
+/// The hub that is asked if nobody names another.
+const ENDPOINT: &str = "https://huggingface.co";
+/// For finding a host and connecting to it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longer without a byte is an interruption.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Seconds to wait before each further attempt that is in vain.
+const RETRY_PAUSES_S: [u64; 5] = [1, 2, 4, 8, 16];
+
+/// Whether anybody may be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Whatever is not here, or may have changed, is asked for.
+    Current,
+    /// Only what is not here is asked for.
+    #[default]
+    IfAbsent,
+    /// Nobody is asked.
+    Offline,
+}
+
+/// The files that `request` is about, brought if need be, and found to be a model.
+///
+/// A signal may end the process at any moment: what came until then is kept, and the next pull goes on from there.
+pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<Pulled, Failure> {
+    let hub = Hub::new(settings()?).map_err(Error::from)?;
+    let network = if is_set("HF_HUB_OFFLINE") { Network::Offline } else { network };
+    let mut progress = Progress::new(shown);
+    let mut watch = |event: muser_hub::Event<'_>| {
+        progress.hear(&event);
+        ControlFlow::Continue(())
+    };
+    let pulled = match network {
+        Network::Current => hub.pull(request, &mut watch),
+        Network::IfAbsent => hub.cached_or_pull(request, &mut watch),
+        Network::Offline => hub.cached(request),
+    }?;
+    // Its header alone is read; a page of a web site or an error message ends here.
+    ModelFiles::open(&pulled.files[0].path)?;
+    Ok(pulled)
+}
+
+/// The model that a flag names as `user/repo[:QUANT]` or by address: the cached file, downloaded first if it is absent.
+#[expect(dead_code, reason = "for --hf-repo of the commands that run a model")]
+pub fn model_from_hub(request: &Request, network: Network, shown: Shown) -> Result<PathBuf, Failure> {
+    let mut pulled = model_files(request, network, shown)?;
+    // A model has at least one file.
+    Ok(pulled.files.swap_remove(0).path)
+}
+
+/// The exit code of a pull that failed.
+pub fn exit_code(reason: &Error) -> u8 {
+    match reason {
+        Error::Reference(_)
+        | Error::Settings(_)
+        | Error::Choice { .. }
+        | Error::NotFound { .. }
+        | Error::Denied { .. } => 2,
+        Error::Digest { .. } => 3,
+        _ => 1,
+    }
+}
+
+/// The hub's own variables and folders, so that its own client and muser share what they know.
+fn settings() -> Result<Settings, Failure> {
+    let home = variable("HOME")?.map(PathBuf::from);
+    // By the XDG specification a relative path does not count.
+    let xdg = variable("XDG_CACHE_HOME")?.map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let missing = || Failure::Usage("there is no folder for downloads: set HOME or XDG_CACHE_HOME".into());
+    let cache = xdg.or_else(|| home.map(|home| home.join(".cache"))).ok_or_else(missing)?;
+    let hf_home = variable("HF_HOME")?.map_or_else(|| cache.join("huggingface"), PathBuf::from);
+    let endpoint = variable("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.into());
+    let token = match variable("HF_TOKEN")? {
+        Some(token) => Some(token.trim().parse().map_err(|reason| Failure::Usage(format!("HF_TOKEN: {reason}")))?),
+        None => token_in_file(&hf_home.join("token"))?,
+    };
+    Ok(Settings {
+        endpoint: endpoint.parse().map_err(|reason| Failure::Usage(format!("HF_ENDPOINT: {reason}")))?,
+        token,
+        hub_cache: variable("HF_HUB_CACHE")?.map_or_else(|| hf_home.join("hub"), PathBuf::from),
+        downloads: cache.join("muser").join("downloads"),
+        http_proxy: proxy(&["http_proxy", "all_proxy", "ALL_PROXY"])?,
+        https_proxy: proxy(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])?,
+        connect_timeout: CONNECT_TIMEOUT,
+        stall_timeout: STALL_TIMEOUT,
+        retry_pauses: RETRY_PAUSES_S.map(Duration::from_secs).into(),
+    })
+}
+
+/// The token that the hub's own client keeps in a file, if it does.
+fn token_in_file(path: &std::path::Path) -> Result<Option<Token>, Failure> {
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => Ok(None),
+        Ok(text) => {
+            let wrong = |reason| Failure::Usage(format!("{path:?}: {reason}"));
+            text.trim().parse().map(Some).map_err(wrong)
+        }
+        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(reason) => Err(Failure::io(path)(reason)),
+    }
+}
+
+fn proxy(names: &[&str]) -> Result<Option<Proxy>, Failure> {
+    for name in names {
+        if let Some(address) = variable(name)? {
+            let exceptions = variable("no_proxy")?.map_or_else(|| variable("NO_PROXY"), |list| Ok(Some(list)))?;
+            return Ok(Some(Proxy { address, exceptions }));
+        }
+    }
+    Ok(None)
+}
+
+/// The value of an environment variable; an empty one is as good as none.
+#[expect(clippy::disallowed_methods, reason = "the command line is where configuration enters")]
+fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err(Failure::Usage(format!("the variable {name} is not UTF-8"))),
+    }
+}
+
+fn is_set(name: &str) -> bool {
+    let value = variable(name).ok().flatten().unwrap_or_default();
+    ["1", "on", "yes", "true"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
+}
