@@ -125,6 +125,22 @@ fn what_does_not_continue_the_partial_file_is_begun_again() {
 }
 
 #[test]
+fn of_a_file_that_changes_in_between_no_byte_of_the_old_one_stays() {
+    // Shorter than what is there already, longer, and in a part that claims to continue the old one.
+    let part: Make = || Reply::file(&Asked::of_range(2000), &content(6000), "\"new\"");
+    for (bytes, as_part) in [(500, None), (6000, None), (6000, Some(part))] {
+        let count = AtomicUsize::new(0);
+        let server = Server::start(move |asked| match (count.fetch_add(1, SeqCst), as_part) {
+            (0, _) => Reply::file(asked, &content(5000), "\"old\"").cut_after(2000),
+            (1, Some(part)) => part(),
+            _ => Reply::file(asked, &content(bytes), "\"new\""),
+        });
+        let home = Home::new(&server.url);
+        assert_eq!(home.bytes(&request(&format!("{}/m.gguf", server.url))), content(bytes));
+    }
+}
+
+#[test]
 fn without_an_etag_or_a_digest_nothing_is_gone_on_with() {
     let whole = content(5000);
     for etag in ["W/\"weak\"", "none"] {

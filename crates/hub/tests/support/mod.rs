@@ -68,6 +68,12 @@ impl Gate {
 }
 
 impl Asked {
+    /// A request for everything from a byte on, whatever the etag.
+    pub fn of_range(start: usize) -> Self {
+        let headers = vec![("Range".into(), format!("bytes={start}-"))];
+        Self { method: "GET".into(), path: "/".into(), headers }
+    }
+
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
