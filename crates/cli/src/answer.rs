@@ -7,12 +7,12 @@ use std::time::Instant;
 use muser_engine::engine::{Event, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, Outcome};
 use muser_model::Executor;
-use muser_text::Tokenizer;
+use muser_text::{StopStrings, Tokenizer};
 
 use crate::failure::Failure;
 use crate::interrupt::{Interrupt, Signal};
 use crate::model;
-use crate::output::Printer;
+use crate::output::{PrintedText, Printer};
 use crate::settings::{GenerationArgs, SamplerArgs};
 
 /// A model that answers.
@@ -22,12 +22,13 @@ pub struct Answerer<'a> {
     interrupt: &'a Interrupt,
     /// All of a request but its prompt.
     request: Request,
+    stops: StopStrings,
 }
 
 /// What came of a request.
 pub struct Answer {
-    /// All of it, as printed.
-    pub text: String,
+    /// What was printed of it.
+    pub text: PrintedText,
     /// What the engine says of it.
     pub outcome: Outcome,
     /// When the first token was there.
@@ -73,22 +74,23 @@ impl<'a> Answerer<'a> {
             logprobs: None,
             reuse,
         };
-        Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, interrupt, request })
+        let stops = generation.stop_strings()?;
+        Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, interrupt, request, stops })
     }
 
     /// Prints the answer to `prompt` as it comes, and `before` with its first word. A signal ends it after the step that is
     /// under way.
     pub fn answer(&mut self, prompt: Vec<u32>, before: &str) -> Result<Answer, Failure> {
         let id = self.engine.submit(Request { prompt, ..self.request.clone() })?;
-        let mut printer = Printer::new(self.tokenizer, before);
+        let mut printer = Printer::new(self.tokenizer, self.stops.clone(), before);
         let (mut first_token, mut interrupted, mut ended) = (None, None, None);
         self.interrupt.hold();
         while ended.is_none() {
-            let mut reader_gone = false;
+            let mut enough = false;
             self.engine.step(&mut |event| match event {
                 Event::Token(token) => {
                     first_token.get_or_insert_with(Instant::now);
-                    reader_gone = !token.is_stop && printer.token(token.token).is_break();
+                    enough = !token.is_stop && printer.token(token.token).is_break();
                 }
                 Event::Finished { outcome, .. } => ended = Some(Ok(outcome)),
                 Event::Failed { error, .. } => ended = Some(Err(error)),
@@ -96,7 +98,7 @@ impl<'a> Answerer<'a> {
             })?;
             // False, and nobody was interrupted, if this step was the last one anyway.
             let stop = self.interrupt.requested();
-            if (reader_gone || stop.is_some()) && self.engine.cancel(id) {
+            if (enough || stop.is_some()) && self.engine.cancel(id) {
                 interrupted = stop;
             }
         }

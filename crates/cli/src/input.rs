@@ -31,3 +31,52 @@ pub fn prompt_text(args: &PromptArgs) -> Result<Cow<'_, str>, Failure> {
         (None, None) => Err(Failure::Usage("there is no prompt".into())),
     }
 }
+
+/// `text` with each backslash and what belongs to it replaced by what they stand for.
+pub fn unescape(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((plain, escape)) = rest.split_once('\\') {
+        bytes.extend_from_slice(plain.as_bytes());
+        let (byte, length) = match escape.as_bytes() {
+            [b'n', ..] => (b'\n', 1),
+            [b'r', ..] => (b'\r', 1),
+            [b't', ..] => (b'\t', 1),
+            [same @ (b'\\' | b'\'' | b'"'), ..] => (*same, 1),
+            [b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                (u8::from_str_radix(&escape[1..3], 16).expect("two digits"), 3)
+            }
+            _ => {
+                let shown: String = escape.chars().take(3).collect();
+                return Err(format!("\\{shown} stands for nothing; a backslash is written \\\\"));
+            }
+        };
+        bytes.push(byte);
+        rest = &escape[length..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8(bytes)
+        .map_err(|error| format!("byte {} of the text is not UTF-8", error.utf8_error().valid_up_to()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_become_what_they_stand_for_and_everything_else_stays() {
+        let read = |text| unescape(text).unwrap();
+        assert_eq!(read(r#"a\nb\r\t\"\'\\n"#), "a\nb\r\t\"'\\n");
+        assert_eq!(read(r"\xe2\x82\xAC \x41"), "€ A");
+        assert_eq!(read("naïve 🦙"), "naïve 🦙");
+        assert_eq!(read(""), "");
+    }
+
+    #[test]
+    fn what_is_no_escape_is_refused() {
+        for text in [r"\", r"a\q", r"\x4", r"\xg0", r"\é", r"\x+1", r"\\\"] {
+            assert!(unescape(text).unwrap_err().contains("stands for nothing"), "{text}");
+        }
+        assert!(unescape(r"ab\xff").unwrap_err().contains("byte 2"));
+    }
+}

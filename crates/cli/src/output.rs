@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use muser_text::{ControlTokens, StreamDecoder, Tokenizer};
+use muser_text::{ControlTokens, StopStrings, StreamDecoder, Tokenizer};
 
 use crate::failure::Failure;
 
@@ -74,39 +74,63 @@ impl Drop for NewFile {
     }
 }
 
+/// The text of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrintedText {
+    /// All of it.
+    pub answer: String,
+    /// Which stop string ended it.
+    pub stop_string: Option<usize>,
+}
+
 /// Writes the text of one answer as soon as it is complete; a failure to write ends the answer and is reported once.
 pub struct Printer<'a> {
     tokenizer: &'a Tokenizer,
     decoder: StreamDecoder,
+    stops: StopStrings,
     out: io::StdoutLock<'static>,
     /// What goes before the answer, until something of it is written.
     before: &'a str,
-    answer: String,
+    text: PrintedText,
     failure: Option<io::Error>,
 }
 
 impl<'a> Printer<'a> {
-    /// A printer of the text of `tokenizer`'s tokens, which writes `before` with the first of it.
-    pub fn new(tokenizer: &'a Tokenizer, before: &'a str) -> Self {
+    /// A printer of the text of `tokenizer`'s tokens up to one of `stops`, which writes `before` with the first of it.
+    pub fn new(tokenizer: &'a Tokenizer, stops: StopStrings, before: &'a str) -> Self {
         let decoder = StreamDecoder::new(ControlTokens::Hide);
-        Self { tokenizer, decoder, out: io::stdout().lock(), before, answer: String::new(), failure: None }
+        let (out, text) = (io::stdout().lock(), PrintedText::default());
+        Self { tokenizer, decoder, stops, out, before, text, failure: None }
     }
 
-    /// Writes what `token` completes; a break if nobody reads any more.
+    /// Writes what `token` completes; a break if that ends the text, or if nobody reads any more.
     pub fn token(&mut self, token: u32) -> ControlFlow<()> {
         let text = self.decoder.push(self.tokenizer, token).expect("the model and its tokenizer have one size");
-        self.write(&text);
-        self.answer += &text;
-        if self.failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        self.show(&text);
+        if self.failure.is_some() || self.text.stop_string.is_some() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
-    /// Writes what was held back and a line break; the whole answer.
-    pub fn finish(mut self) -> Result<String, Failure> {
+    /// Writes what was held back and a line break; all that was printed before that.
+    pub fn finish(mut self) -> Result<PrintedText, Failure> {
         let rest = self.decoder.finish();
-        self.write(&rest);
+        self.show(&rest);
+        let held = self.stops.finish();
+        self.write(&held);
+        self.text.answer += &held;
         self.write("\n");
-        self.answer += &rest;
-        self.failure.map_or(Ok(self.answer), |error| Err(Failure::Stdout(error)))
+        self.failure.map_or(Ok(self.text), |error| Err(Failure::Stdout(error)))
+    }
+
+    /// Writes of `text` what can be no part of a stop string.
+    fn show(&mut self, text: &str) {
+        let (certain, stop_string) = self.stops.push(text);
+        self.text.stop_string = stop_string;
+        self.write(&certain);
+        self.text.answer += &certain;
     }
 
     fn write(&mut self, text: &str) {

@@ -24,6 +24,8 @@ use crate::settings::ChatArgs;
 pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     // Flags that contradict each other are refused before a large model takes its time to load.
     args.generation.kv()?;
+    args.generation.stop_strings()?;
+    let system_prompt = args.system_prompt.as_deref().map(|text| args.generation.unescaped(text)).transpose()?;
     let files = model::open(args.model.as_deref())?;
     let vocab = read_config(&files.metadata()).map_err(LoadError::from)?.vocab;
     let tokenizer = load_tokenizer(&files.metadata(), vocab)?;
@@ -32,9 +34,9 @@ pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let flags = (&args.generation, &args.sampler);
     let mut answerer = Answerer::new(executor, &tokenizer, interrupt, flags, PrefixReuse::Share)?;
-    let mut messages: Vec<Message> = args.system_prompt.iter().map(|text| Message::new("system", text)).collect();
+    let mut messages: Vec<Message> = system_prompt.iter().map(|text| Message::new("system", text)).collect();
     let mut lines = io::stdin().lock().lines();
-    let prompt_sign = io::stdin().is_terminal();
+    let prompt_sign = io::stdin().is_terminal() && io::stderr().is_terminal();
     loop {
         if prompt_sign {
             eprint!("> ");
@@ -70,7 +72,7 @@ fn turn(answerer: &mut Answerer<'_>, prompt: Vec<u32>) -> Result<String, Failure
     ));
     match answer.interrupted {
         Some(Signal::Terminate) => Err(Failure::Interrupted(Signal::Terminate)),
-        Some(Signal::Interrupt) | None => Ok(answer.text),
+        Some(Signal::Interrupt) | None => Ok(answer.text.answer),
     }
 }
 

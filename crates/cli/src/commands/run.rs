@@ -19,7 +19,9 @@ use crate::settings::RunArgs;
 pub fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     // Flags that contradict each other are refused before a large model takes its time to load.
     let kv = args.generation.kv()?;
+    args.generation.stop_strings()?;
     let text = prompt_text(&args.prompt)?;
+    let text = args.generation.unescaped(&text)?;
     let start = Instant::now();
     let files = model::open(args.model.as_deref())?;
     let vocab = read_config(&files.metadata()).map_err(LoadError::from)?.vocab;
@@ -59,6 +61,7 @@ fn figures((start, loaded): (Instant, Instant), prompt: usize, answer: &Answer) 
     let generated = answer.outcome.generated;
     let after_first = generated.saturating_sub(1);
     let why = match answer.outcome.finish {
+        _ if answer.text.stop_string.is_some() => "a stop string was reached",
         Finish::EndOfGeneration => "the model ended the text",
         Finish::Limit => "the limit of tokens was reached",
         Finish::ContextFull => "the context is full",

@@ -1,14 +1,18 @@
 //! What is generated and how its tokens are chosen: the flags that `run` and `chat` share.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use muser_engine::{LogitBias, SamplingSettings};
 use muser_kernels::attention::KvLayout;
+use muser_text::StopStrings;
 
 use super::KvType;
 use crate::failure::Failure;
+use crate::input::unescape;
 
 /// Where the random numbers of a text start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,12 @@ pub struct GenerationArgs {
     /// Layout of cached values; must equal that of the keys; -ctv for short.
     #[arg(long, alias = "ctv", value_name = "TYPE", value_enum, default_value_t = KvType::Q8)]
     pub cache_type_v: KvType,
+    /// Text that ends the answer where it appears in it, and is not shown. May be given several times.
+    #[arg(short, long, value_name = "STRING", value_parser = NonEmptyStringValueParser::new())]
+    pub reverse_prompt: Vec<String>,
+    /// Reads \n, \r, \t, \", \', \\ and \xHH in the prompt and in stop strings as what they stand for.
+    #[arg(short, long)]
+    pub escape: bool,
 }
 
 impl GenerationArgs {
@@ -66,6 +76,20 @@ impl GenerationArgs {
             "-ctk is {} and -ctv is {}: keys and values are kept in one layout, so give both flags the same value",
             self.cache_type_k, self.cache_type_v
         )))
+    }
+
+    /// The stop strings.
+    pub fn stop_strings(&self) -> Result<StopStrings, Failure> {
+        let strings = self.reverse_prompt.iter().map(|text| Ok(self.unescaped(text)?.into_owned()));
+        StopStrings::new(strings.collect::<Result<_, Failure>>()?).map_err(|reason| Failure::Usage(reason.to_string()))
+    }
+
+    /// `text` with its escapes read, if that is asked for.
+    pub fn unescaped<'a>(&self, text: &'a str) -> Result<Cow<'a, str>, Failure> {
+        if !self.escape {
+            return Ok(text.into());
+        }
+        unescape(text).map(Cow::Owned).map_err(|reason| Failure::Usage(format!("--escape: {reason}")))
     }
 
     /// Positions to make room for, of the `trained` ones that the model has.

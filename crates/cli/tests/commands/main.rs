@@ -16,5 +16,6 @@ mod pull;
 mod quantize;
 mod run;
 mod sampler;
+mod stops;
 mod streams;
 mod usage;

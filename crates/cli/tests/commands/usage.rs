@@ -69,8 +69,18 @@ fn an_unknown_command_is_answered_with_the_nearest() {
 #[test]
 fn help_names_every_flag_and_the_exit_codes() {
     let machine = ["-t, --threads", "--kernels"];
-    let generation =
-        ["-n, --predict", "--temp", "-s, --seed", "-c, --ctx-size", "--cache-type-k", "-ctk", "--cache-type-v", "-ctv"];
+    let generation = [
+        "-n, --predict",
+        "--temp",
+        "-s, --seed",
+        "-c, --ctx-size",
+        "--cache-type-k",
+        "-ctk",
+        "--cache-type-v",
+        "-ctv",
+        "-r, --reverse-prompt",
+        "-e, --escape",
+    ];
     let bench =
         ["-m, --model", "-p, --n-prompt", "-n, --n-gen", "-r, --repetitions", "-d, --n-depth", "--kv", "-o, --output"];
     let sampler = [
