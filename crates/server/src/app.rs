@@ -3,30 +3,78 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
+
 use crate::error::{ApiError, ErrorKind};
+use crate::record::Counters;
 use crate::service::Service;
-use crate::settings::ServiceSettings;
+use crate::settings::{ServerSettings, ServiceSettings};
 
 /// What all connections share.
 #[derive(Debug)]
 pub struct App {
     /// What holds for every request.
     pub settings: ServiceSettings,
+    /// What holds for the server around the model.
+    pub server: ServerSettings,
     /// When the server was started, in seconds since 1970.
     pub started_at: u64,
+    /// What has been asked.
+    pub counters: Counters,
     service: OnceLock<Arc<Service>>,
+    phase: watch::Sender<Phase>,
+}
+
+/// A server's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// The model is being loaded.
+    Loading,
+    /// Requests are answered.
+    Ready,
+    /// Requests under way are answered, no new ones are taken.
+    Stopping,
 }
 
 impl App {
-    /// A server whose model is still being loaded.
+    /// A server whose model is still being loaded, open to this machine, with the default limits.
     pub fn new(settings: ServiceSettings) -> Self {
-        Self { settings, started_at: seconds_since_1970(), service: OnceLock::new() }
+        Self::with_server(settings, ServerSettings::default())
+    }
+
+    /// A server whose model is still being loaded.
+    pub fn with_server(settings: ServiceSettings, server: ServerSettings) -> Self {
+        Self {
+            settings,
+            server,
+            started_at: seconds_since_1970(),
+            counters: Counters::default(),
+            service: OnceLock::new(),
+            phase: watch::Sender::new(Phase::Loading),
+        }
     }
 
     /// The model is there. Only the first one counts.
     pub fn ready(&self, service: Service) {
         // A second one would be an error of the program; the first goes on.
         let _ = self.service.set(Arc::new(service));
+        self.advance(Phase::Ready);
+    }
+
+    /// No new requests from now on. The server ends when those under way have ended.
+    pub fn stop(&self) {
+        self.advance(Phase::Stopping);
+    }
+
+    /// Where the server is in its life.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Waits until the server has come to `phase`, or beyond.
+    pub async fn reached(&self, phase: Phase) {
+        // It fails if the sender is gone, and that is part of this.
+        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
     /// What answers, if it is there.
@@ -40,6 +88,15 @@ impl App {
     /// If the model is still being loaded.
     pub fn service(&self) -> Result<Arc<Service>, ApiError> {
         self.service_or_none().ok_or_else(|| ApiError::new(ErrorKind::Unavailable, "Loading model").retry_after(1))
+    }
+
+    /// Phases only go on.
+    fn advance(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let later = phase > *now;
+            *now = phase.max(*now);
+            later
+        });
     }
 }
 

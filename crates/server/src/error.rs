@@ -138,7 +138,7 @@ impl From<Refused> for ApiError {
                 Self::new(ErrorKind::RateLimit, message).retry_after(RETRY_SECONDS)
             }
             Refused::Submit(_) => Self::invalid(message),
-            Refused::Stopped => Self::new(ErrorKind::Server, message),
+            Refused::Stopped => Self::new(ErrorKind::Unavailable, message),
         }
     }
 }

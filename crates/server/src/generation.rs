@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::host::{Answer, News, What};
+use crate::record::Tally;
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 
@@ -40,6 +41,7 @@ pub struct Generation {
     clock: Clock,
     slot: Option<usize>,
     usage: Usage,
+    tally: Arc<Tally>,
 }
 
 /// What happens to an answer.
@@ -125,8 +127,9 @@ impl Generation {
         };
         let answer = service.host.submit(request).await?;
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
-        let service = Arc::clone(service);
-        Ok(Self { service, answer: Some(answer), text, plan, clock: Clock::default(), slot: None, usage })
+        let (service, tally) = (Arc::clone(service), Tally::current());
+        tally.add_prompt(usage.prompt);
+        Ok(Self { service, answer: Some(answer), text, plan, clock: Clock::default(), slot: None, usage, tally })
     }
 
     /// What happens next; `None` after the end. Dropping the future loses nothing.
@@ -159,6 +162,7 @@ impl Generation {
             What::Token(token) => {
                 self.clock.first_token.get_or_insert(at);
                 self.usage.generated += 1;
+                self.tally.add_generated();
                 if token.is_stop {
                     return Ok(None);
                 }

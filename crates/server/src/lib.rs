@@ -2,10 +2,12 @@
 //!
 //! - `host` is the engine in a thread of its own, and the only door to it.
 //! - `service` is what answers once the model is there; `app` is the server around it: loading, answering, stopping.
+//! - `listen` is connections and their limits, `access` who may ask, `record` what is told of each request.
 //! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
 //! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
 
+mod access;
 mod app;
 mod conversation;
 mod error;
@@ -16,6 +18,7 @@ mod listen;
 mod options;
 mod probabilities;
 mod prompt;
+mod record;
 mod routes;
 mod sampling;
 mod service;
@@ -23,9 +26,11 @@ mod settings;
 mod stream;
 mod text;
 
-pub use app::App;
+pub use access::{Access, Exposure, KeyError, KeyFileError, Keys, NoOrigin, Origins, Scope, Scopes};
+pub use app::{App, Phase};
 pub use error::{ApiError, ErrorKind};
-pub use listen::{ServeError, Server};
+pub use listen::{ServeError, Server, Tls, TlsError};
+pub use record::{Counters, RequestKind, RequestRecord, Tokens};
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
-pub use settings::ServiceSettings;
+pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings};

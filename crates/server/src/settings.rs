@@ -1,9 +1,14 @@
 //! What a server is told once, when it is made.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muser_engine::SamplingSettings;
+
+use crate::access::Access;
+use crate::record::RequestRecord;
 
 /// Limits and names that hold for every request.
 #[derive(Clone, Debug)]
@@ -22,4 +27,77 @@ pub struct ServiceSettings {
     pub ping: Duration,
     /// The most prompts of one request, and answers to one prompt, together.
     pub answers_max: usize,
+}
+
+/// What holds for the server around the model.
+#[derive(Clone, Debug, Default)]
+pub struct ServerSettings {
+    /// Who may ask what.
+    pub access: Access,
+    /// What connections may cost.
+    pub limits: Limits,
+    /// Whether `/metrics` is answered.
+    pub metrics: Page,
+    /// Whether `/slots` is answered.
+    pub slots: Page,
+    /// Who is told of each request.
+    pub log: Log,
+}
+
+/// Whether a page is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Page {
+    /// It is.
+    #[default]
+    Shown,
+    /// It is not, and whoever asks is told so.
+    Hidden,
+}
+
+/// Is told of each request once it is over; by default nobody is.
+#[derive(Clone, Default)]
+pub struct Log(pub Option<Arc<LogFn>>);
+
+/// Takes the record of a request.
+pub type LogFn = dyn Fn(&RequestRecord) + Send + Sync;
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Log(to somebody)" } else { "Log(to nobody)" })
+    }
+}
+
+/// What connections may cost at most, in number, bytes and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections that are open at once. Whoever comes beyond them is told so by a 503 and let go, as long as that
+    /// does not become too much as well; then the connection is just closed. Default 512.
+    pub connections_max: usize,
+    /// Bytes of a request's head: its line and its headers. More is answered by a 431. Default 32 KiB, at least 8 KiB.
+    pub head_bytes_max: usize,
+    /// Time from the first byte of a request to the end of its head, and for agreeing on TLS. Default 10 s.
+    pub head_timeout: Duration,
+    /// Time that a connection may stay open without a request. Default 75 s.
+    pub idle_timeout: Duration,
+    /// Bytes of a body. More is answered by a 413. Default 32 MiB.
+    pub body_bytes_max: usize,
+    /// Time from the end of the head to the end of the body. More is answered by a 408. Default 60 s.
+    pub body_timeout: Duration,
+    /// Time that a client may take nothing of what is sent to it. Then the connection is closed, and what is computed for
+    /// it is given up. Default 60 s.
+    pub write_stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 512,
+            head_bytes_max: 32 << 10,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            body_bytes_max: 32 << 20,
+            body_timeout: Duration::from_secs(60),
+            write_stall: Duration::from_secs(60),
+        }
+    }
 }

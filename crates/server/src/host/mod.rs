@@ -3,7 +3,8 @@
 //! The engine computes; it must neither wait for a client nor be touched by two at once. So it lives in one thread, takes
 //! orders between two steps, and tells each request's owner what happens through a channel that never blocks it. Dropping
 //! an [`Answer`] is how a request is cancelled: whoever lets go of it, because the client left or because a stop string was
-//! found, ends the work at the next step.
+//! found, ends the work at the next step, which finds its channel closed. That holds for whoever leaves before there is an
+//! answer, too.
 
 mod status;
 mod work;
@@ -13,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use muser_engine::engine::{Request, RequestId, SubmitError};
+use muser_engine::engine::{Request, SubmitError};
 use muser_engine::{Engine, Outcome, TokenLogprob};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -29,10 +30,9 @@ pub struct EngineHost {
 /// A request under way. Dropped, it is cancelled.
 #[derive(Debug)]
 pub struct Answer {
-    id: RequestId,
     news: mpsc::UnboundedReceiver<News>,
-    orders: Sender<Order>,
-    ended: bool,
+    /// Keeps the engine.
+    _orders: Sender<Order>,
 }
 
 /// Something that happened to a request, and when.
@@ -106,9 +106,10 @@ enum Order {
     Submit {
         request: Box<Request>,
         news: mpsc::UnboundedSender<News>,
-        reply: oneshot::Sender<Result<RequestId, SubmitError>>,
+        reply: oneshot::Sender<Result<(), SubmitError>>,
     },
-    Cancel(RequestId),
+    /// No more requests, and an end to those under way.
+    Stop,
 }
 
 impl EngineHost {
@@ -132,8 +133,14 @@ impl EngineHost {
         let (reply, replied) = oneshot::channel();
         let order = Order::Submit { request: Box::new(request), news: sender, reply };
         self.orders.send(order).map_err(|_| Refused::Stopped)?;
-        let id = replied.await.map_err(|_| Refused::Stopped)??;
-        Ok(Answer { id, news, orders: self.orders.clone(), ended: false })
+        replied.await.map_err(|_| Refused::Stopped)??;
+        Ok(Answer { news, _orders: self.orders.clone() })
+    }
+
+    /// Ends all requests at the next step, which tells their owners; after it there is no engine any more.
+    pub fn stop(&self) {
+        // Without an engine there is nothing to stop.
+        let _ = self.orders.send(Order::Stop);
     }
 
     /// What the engine is doing.
@@ -150,17 +157,6 @@ impl EngineHost {
 impl Answer {
     /// What happens next; `None` after the end, and if the engine stops before it.
     pub async fn next(&mut self) -> Option<News> {
-        let news = self.news.recv().await;
-        self.ended |= matches!(&news, Some(News { what: What::Finished(_) | What::Failed(_), .. }) | None);
-        news
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if !self.ended {
-            // Without an engine there is nothing to cancel.
-            let _ = self.orders.send(Order::Cancel(self.id));
-        }
+        self.news.recv().await
     }
 }

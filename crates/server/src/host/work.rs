@@ -17,6 +17,8 @@ struct Requests {
     /// Which request has which slot.
     slots: Vec<Option<RequestId>>,
     totals: Totals,
+    /// No more are taken, and those under way are being ended.
+    stopping: bool,
 }
 
 /// A request under way.
@@ -42,19 +44,23 @@ impl Drop for Publisher {
     }
 }
 
-/// Runs until nobody can give orders any more.
+/// Runs until nobody can give orders any more, or somebody orders the end.
 pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::Sender<EngineStatus>) {
     let publisher = Publisher(publish);
     let slots = vec![None; engine.settings().running_max.get()];
-    let mut requests = Requests { open: HashMap::new(), slots, totals: Totals::default() };
+    let mut requests = Requests { open: HashMap::new(), slots, totals: Totals::default(), stopping: false };
     loop {
         if !engine.has_work() {
+            if requests.stopping {
+                return;
+            }
             let Ok(order) = orders.recv() else { return };
             requests.take(&mut engine, order);
         }
         while let Ok(order) = orders.try_recv() {
             requests.take(&mut engine, order);
         }
+        requests.cancel_unwanted(&mut engine);
         if let Err(refused) = requests.step(&mut engine) {
             publisher.0.send_modify(|status| status.failure = Some(refused.to_string()));
             return;
@@ -66,24 +72,30 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
 impl Requests {
     fn take(&mut self, engine: &mut Engine, order: Order) {
         match order {
+            // Dropping the reply says that there is no engine for it.
+            Order::Submit { .. } if self.stopping => {}
             Order::Submit { request, news, reply } => {
                 let prompt = request.prompt.len();
                 let submitted = engine.submit(*request);
                 if let Ok(id) = &submitted {
                     self.open.insert(*id, Open::new(news, prompt));
                 }
-                if let Err(Ok(id)) = reply.send(submitted) {
-                    // Whoever asked has left before the answer.
-                    self.cancel(engine, id);
+                // Whoever asked may have left, and then its channel is closed.
+                let _ = reply.send(submitted.map(drop));
+            }
+            Order::Stop => {
+                self.stopping = true;
+                for id in self.open.keys() {
+                    engine.cancel(*id);
                 }
             }
-            Order::Cancel(id) => self.cancel(engine, id),
         }
     }
 
-    fn cancel(&mut self, engine: &mut Engine, id: RequestId) {
-        if let Some(open) = self.open.get_mut(&id) {
-            open.cancelled = engine.cancel(id);
+    /// Gives up what nobody waits for any more.
+    fn cancel_unwanted(&mut self, engine: &mut Engine) {
+        for (id, open) in self.open.iter_mut().filter(|(_, open)| !open.cancelled && open.news.is_closed()) {
+            open.cancelled = engine.cancel(*id);
         }
     }
 

@@ -6,13 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, Phase};
 use crate::error::{ApiError, ErrorKind};
 
 /// 200 if so, 503 while the model is being loaded or the server stops, 500 if the engine is gone.
 pub async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    let service = app.service()?;
-    match service.host.status().failure {
+    if app.phase() == Phase::Stopping {
+        return Err(ApiError::new(ErrorKind::Unavailable, "stopping"));
+    }
+    match app.service()?.host.status().failure {
         Some(reason) => Err(ApiError::new(ErrorKind::Server, reason)),
         None => Ok(Json(json!({"status": "ok"}))),
     }

@@ -1,7 +1,9 @@
 //! The routes, one file for each family.
 
+mod admin;
 mod completion;
 mod health;
+mod metrics;
 mod models;
 mod openai;
 mod slots;
@@ -10,9 +12,12 @@ mod tokenize;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
+use crate::access::guard;
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 
@@ -25,6 +30,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(models::models))
         .route("/props", get(models::props))
         .route("/slots", get(slots::slots))
+        .route("/metrics", get(metrics::metrics))
+        .route("/admin/drain", post(admin::drain))
         .route("/completion", post(completion::completion))
         .route("/completions", post(completion::completion))
         .route("/v1/completions", post(openai::completions::completions))
@@ -35,6 +42,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(tokenize::detokenize))
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
+        // The guard has read the body, within limits of its own.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)
 }
 

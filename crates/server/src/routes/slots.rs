@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::host::Slot;
+use crate::settings::Page;
 
 /// The query of the route.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -19,6 +20,9 @@ pub struct SlotsQuery {
 
 /// One object per slot.
 pub async fn slots(State(app): State<Arc<App>>, Query(query): Query<SlotsQuery>) -> Result<Json<Value>, ApiError> {
+    if app.server.slots == Page::Hidden {
+        return Err(ApiError::new(ErrorKind::NotSupported, "this server was started with --no-slots"));
+    }
     let service = app.service()?;
     let status = service.host.status();
     if query.fail_on_no_slot == Some(1) && status.running() == status.slots.len() {

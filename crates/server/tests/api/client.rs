@@ -65,9 +65,19 @@ impl Answer {
 
 /// Sends a request; the answer has begun when this returns.
 pub fn begin(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Pending {
-    let mut stream = TcpStream::connect(address).unwrap();
-    // Far beyond what any test takes: it only keeps a server that hangs from hanging the test.
+    Pending::read_head(send(address, method, path, headers, body))
+}
+
+/// A connection that waits only as long as any test could take: a server that hangs does not hang the test.
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    stream
+}
+
+/// Sends a request, and leaves the answer to the caller.
+pub fn send(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
+    let mut stream = connect(address);
     let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         request += &format!("Host: {address}\r\n");
@@ -76,7 +86,7 @@ pub fn begin(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &s
     request += "\r\n";
     // A server may refuse, and close, before it has read everything.
     let _ = stream.write_all(request.as_bytes()).and_then(|()| stream.write_all(body));
-    Pending::read_head(stream)
+    stream
 }
 
 impl Pending {
@@ -105,6 +115,13 @@ impl Pending {
         let mut bytes = vec![0; size + 2];
         self.reader.read_exact(&mut bytes).unwrap();
         bytes.truncate(size);
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// The next `length` bytes of a body that is not sent in chunks.
+    pub fn exactly(&mut self, length: usize) -> String {
+        let mut bytes = vec![0; length];
+        self.reader.read_exact(&mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 

@@ -1,21 +1,21 @@
 //! A server of its own for each test, on a port of its own.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_model::{Executor, Model};
-use muser_server::{App, Server, Service, ServiceSettings, Words};
+use muser_server::{App, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
 use muser_weights::gguf::ModelFiles;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::client::{Answer, Pending, begin};
+use crate::client::{Answer, Pending, begin, send};
 
 static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
@@ -27,13 +27,16 @@ pub struct Setup {
     pub slots: usize,
     pub waiting_max: usize,
     pub service: ServiceSettings,
+    pub server: ServerSettings,
+    pub drain: Duration,
 }
 
 /// A running server; stopped when dropped.
 pub struct World {
     pub address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    threads: Vec<JoinHandle<()>>,
+    served: Option<JoinHandle<Result<(), ServeError>>>,
+    engine: Option<JoinHandle<()>>,
 }
 
 /// The model that ships with the program.
@@ -59,7 +62,8 @@ impl Setup {
             ping: Duration::from_secs(30),
             answers_max: 16,
         };
-        Self { model, context: 512, slots: 2, waiting_max: 8, service }
+        let (server, drain) = (ServerSettings::default(), Duration::from_secs(10));
+        Self { model, context: 512, slots: 2, waiting_max: 8, service, server, drain }
     }
 }
 
@@ -71,25 +75,60 @@ impl World {
 
     /// A server.
     pub fn start(setup: Setup) -> Self {
-        let app = Arc::new(App::new(setup.service.clone()));
-        let (mut world, _) = Self::start_loading(Arc::clone(&app));
-        let (service, thread) = service(setup);
+        Self::start_with(setup, |server| server)
+    }
+
+    /// A server, changed before it runs.
+    pub fn start_with(setup: Setup, change: impl FnOnce(Server) -> Server) -> Self {
+        let app = Arc::new(App::with_server(setup.service.clone(), setup.server.clone()));
+        let mut world = Self::run(change(bind()), Arc::clone(&app), setup.drain);
+        let (service, engine) = service(setup);
         app.ready(service);
-        world.threads.push(thread);
+        world.engine = Some(engine);
         world
     }
 
     /// A server whose model does not come by itself.
     pub fn start_loading(app: Arc<App>) -> (Self, Arc<App>) {
-        let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let (address, (stop, stopped)) = (server.address(), oneshot::channel());
-        let served = Arc::clone(&app);
-        let thread = std::thread::spawn(move || {
+        (Self::run(bind(), Arc::clone(&app), Duration::from_secs(10)), app)
+    }
+
+    fn run(server: Server, app: Arc<App>, drain: Duration) -> Self {
+        let (address, (stop, stopped)) = (server.address(), oneshot::channel::<()>());
+        let served = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let stop = async move { drop(stopped.await) };
-            runtime.block_on(server.run(served, stop, Duration::from_secs(10))).unwrap();
+            runtime.block_on(server.run(app, stop, drain))
         });
-        (Self { address, stop: Some(stop), threads: vec![thread] }, app)
+        Self { address, stop: Some(stop), served: Some(served), engine: None }
+    }
+
+    /// Asks the server to stop, as a signal does.
+    pub fn ask_to_stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits for the end of a server that was asked to stop, or stops by itself, and of its engine.
+    pub fn ended(&mut self) -> Result<(), ServeError> {
+        let ended = self.served.take().unwrap().join().unwrap();
+        self.engine.take().map_or(Ok(()), JoinHandle::join).unwrap();
+        ended
+    }
+
+    pub fn send(&self, method: &str, path: &str, body: &Value) -> TcpStream {
+        send(self.address, method, path, &[("Content-Type", "application/json")], body.to_string().as_bytes())
+    }
+
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        begin(self.address, method, path, headers, b"").finish()
+    }
+
+    /// The value of a sample of `/metrics`.
+    #[track_caller]
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
 
     pub fn begin(&self, method: &str, path: &str, body: &Value) -> Pending {
@@ -108,11 +147,27 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        for thread in self.threads.drain(..) {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "a thread of the server panicked");
+        self.ask_to_stop();
+        let served = self.served.take().map(JoinHandle::join);
+        let engine = self.engine.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(served.is_none_or(|served| served.is_ok_and(|ended| ended.is_ok())), "the server failed");
+            assert!(engine.is_none_or(|engine| engine.is_ok()), "the engine panicked");
         }
+    }
+}
+
+fn bind() -> Server {
+    Server::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// Waits for something that must come, and fails if it does not for far longer than it can take.
+#[track_caller]
+pub fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

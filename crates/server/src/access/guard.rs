@@ -1,0 +1,161 @@
+//! What every request meets before its route does.
+//!
+//! In this order: whether the name and the page are those of a stranger, whether the server can answer at all, the key, and
+//! only then the body, which is read within its limits. A stranger costs a head and no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
+use tokio::time::timeout;
+
+use super::keys::Scope;
+use super::origin::{Asker, names_this_machine};
+use super::{Access, Exposure};
+use crate::app::{App, Phase};
+use crate::error::{ApiError, ErrorKind};
+use crate::record::recorded;
+
+/// Routes that need no key: they tell that there is a server and which model it has.
+const OPEN: &[&str] = &["/", "/health", "/v1/health", "/models", "/v1/models", "/openapi.json", "/assets/{*path}"];
+
+/// Answers what must not, or cannot, reach the routes; reads the bodies of the others.
+pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let method = request.method().clone();
+    let answer = answer(Arc::clone(&app), route.clone(), request, next);
+    recorded(app, method, route, answer).await
+}
+
+async fn answer(app: Arc<App>, route: Option<String>, request: Request, next: Next) -> Response {
+    let asker = app.server.access.origins.asker(request.headers());
+    let preflight = request.method() == Method::OPTIONS;
+    let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let mut response = match judge(&app, &asker, route.as_deref(), &request) {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) if preflight => StatusCode::NO_CONTENT.into_response(),
+        Ok(()) => match with_whole_body(&app, request).await {
+            Err(refusal) => refusal.into_response(),
+            Ok(request) => next.run(request).await,
+        },
+    };
+    if let Asker::Allowed(origin) = asker {
+        add_cors(response.headers_mut(), origin, preflight.then_some(asked_headers).flatten());
+    }
+    if preflight {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(METHODS));
+    }
+    response
+}
+
+/// Whether the request may go on to its route.
+fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Result<(), ApiError> {
+    let access = &app.server.access;
+    if access.is_open() && access.exposure == Exposure::Local && !names_this_machine(request.uri(), request.headers()) {
+        return Err(ApiError::new(
+            ErrorKind::Permission,
+            "this server has no keys and answers only to localhost and to addresses: the Host header names something else",
+        ));
+    }
+    if *asker == Asker::Foreign {
+        let message = "the page that asks is of another origin, which this server does not allow (--cors-origins)";
+        return Err(ApiError::new(ErrorKind::Permission, message));
+    }
+    if route.is_some_and(|route| OPEN.contains(&route)) || request.method() == Method::OPTIONS {
+        return Ok(());
+    }
+    if app.phase() == Phase::Loading {
+        app.service()?;
+    }
+    let scope = scope_of(route);
+    check_key(access, scope, request.headers())?;
+    if app.phase() >= Phase::Stopping && scope == Scope::Use {
+        return Err(stopping());
+    }
+    Ok(())
+}
+
+/// What a request is told once the server stops.
+pub fn stopping() -> ApiError {
+    ApiError::new(ErrorKind::Unavailable, "the server is stopping").retry_after(5)
+}
+
+/// What a route needs. A path that leads nowhere needs what most do, so that asking for it tells a stranger nothing.
+fn scope_of(route: Option<&str>) -> Scope {
+    match route {
+        Some("/metrics" | "/slots") => Scope::Metrics,
+        Some(route) if route.starts_with("/admin/") => Scope::Admin,
+        _ => Scope::Use,
+    }
+}
+
+fn check_key(access: &Access, scope: Scope, headers: &HeaderMap) -> Result<(), ApiError> {
+    if access.is_open() {
+        // Whoever reaches an open server may use it; nobody may end it.
+        let message = "the scope admin needs a key, and this server was started without any";
+        return if scope == Scope::Admin { Err(ApiError::new(ErrorKind::Permission, message)) } else { Ok(()) };
+    }
+    let scopes = key_of(headers).and_then(|key| access.keys.scopes(key));
+    let scopes = scopes.ok_or_else(|| ApiError::new(ErrorKind::Authentication, "Invalid API Key"))?;
+    if scopes.open(scope) {
+        return Ok(());
+    }
+    let message = format!("this key does not have the scope {}, which this route needs", scope.name());
+    Err(ApiError::new(ErrorKind::Permission, message))
+}
+
+/// `Authorization: Bearer KEY`, or else `X-Api-Key: KEY`.
+fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"Bearer ";
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
+        scheme.eq_ignore_ascii_case(SCHEME).then_some(key)
+    });
+    bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes)).map(<[u8]>::trim_ascii)
+}
+
+/// The request with its body in memory.
+async fn with_whole_body(app: &App, request: Request) -> Result<Request, ApiError> {
+    let limits = &app.server.limits;
+    let (parts, body) = request.into_parts();
+    let bytes = read_body(body, limits.body_bytes_max, limits.body_timeout).await?;
+    Ok(Request::from_parts(parts, Body::from(bytes)))
+}
+
+async fn read_body(body: Body, bytes_max: usize, time: Duration) -> Result<Bytes, ApiError> {
+    let too_large = || ApiError::new(ErrorKind::TooLarge, format!("the body has more than {bytes_max} bytes"));
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large());
+    }
+    match timeout(time, Limited::new(body, bytes_max).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(ApiError::invalid(format!("the body cannot be read: {error}"))),
+        Err(_) => {
+            let message = format!("the body did not arrive within {} ms", time.as_millis());
+            Err(ApiError::new(ErrorKind::Timeout, message))
+        }
+    }
+}
+
+const METHODS: &str = "GET, POST, OPTIONS";
+
+/// Tells the browser of an allowed page that it may read the answer.
+fn add_cors(headers: &mut HeaderMap, origin: HeaderValue, asked_headers: Option<HeaderValue>) {
+    if origin != "*" {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    }
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
+    if let Some(asked) = asked_headers {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    }
+}

@@ -1,0 +1,179 @@
+//! Which names and which pages may ask.
+//!
+//! A browser lets any page send requests to any address, this machine's own included. Two headers tell a server what is
+//! going on, and no page can forge them: `Host` is the name that the browser looked up, `Origin` the page that asks.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
+
+/// Origins of pages, besides the server's own, that may ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins {
+    listed: Vec<String>,
+    any: bool,
+}
+
+/// An origin that cannot be compared with what browsers send.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no origin: an origin is a scheme, a host and perhaps a port, as in https://example.org:8443, or * for all"
+)]
+pub struct NoOrigin(pub String);
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// No page, or one of this server.
+    Own,
+    /// A page of an origin that may ask; the header that tells its browser so.
+    Allowed(HeaderValue),
+    /// Any other page.
+    Foreign,
+}
+
+impl Origins {
+    /// Adds an origin, or all by `*`.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn add(&mut self, origin: &str) -> Result<(), NoOrigin> {
+        if origin == "*" {
+            self.any = true;
+            return Ok(());
+        }
+        let authority = authority_of(origin).filter(|authority| !authority.is_empty());
+        let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@\\".contains(&b));
+        if !authority.is_some_and(is_plain) {
+            return Err(NoOrigin(origin.to_owned()));
+        }
+        self.listed.push(origin.to_ascii_lowercase());
+        Ok(())
+    }
+
+    /// Who asks, by the request's headers. Several origins, or one that is no text, are foreign.
+    pub fn asker(&self, headers: &HeaderMap) -> Asker {
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let (Some(value), None) = (origins.next(), origins.next()) else {
+            return if headers.contains_key(header::ORIGIN) { Asker::Foreign } else { Asker::Own };
+        };
+        let Ok(origin) = value.to_str() else { return Asker::Foreign };
+        let host = only(headers).unwrap_or_default();
+        if authority_of(origin).is_some_and(|authority| !host.is_empty() && authority.eq_ignore_ascii_case(host)) {
+            Asker::Own
+        } else if self.listed.iter().any(|known| known.eq_ignore_ascii_case(origin)) {
+            Asker::Allowed(value.clone())
+        } else if self.any {
+            Asker::Allowed(HeaderValue::from_static("*"))
+        } else {
+            Asker::Foreign
+        }
+    }
+}
+
+/// Whether a request names this machine, as whoever means it does: by `localhost`, or by an address. A page whose name was
+/// made to lead here (DNS rebinding) comes with that name.
+pub fn names_this_machine(uri: &Uri, headers: &HeaderMap) -> bool {
+    let of_uri = uri.authority().is_none_or(|authority| is_local(authority.as_str()));
+    of_uri && only(headers).is_some_and(is_local)
+}
+
+fn is_local(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, port)) if is_port(port) => host,
+            _ => return false,
+        },
+        None => match authority.split_once(':') {
+            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+            None => authority,
+            Some(_) => return false,
+        },
+    };
+    let host = host.to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok()
+}
+
+fn is_port(text: &str) -> bool {
+    text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// The one `Host`.
+fn only(headers: &HeaderMap) -> Option<&str> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        _ => None,
+    }
+}
+
+/// What follows the scheme.
+fn authority_of(origin: &str) -> Option<&str> {
+    ["http://", "https://"].iter().find_map(|scheme| {
+        let (start, rest) = origin.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn append(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(name, value.parse().unwrap());
+        }
+        map
+    }
+
+    #[test]
+    fn only_local_names_and_addresses_name_this_machine() {
+        let uri = Uri::from_static("/x");
+        for host in ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1", "10.1.2.3:80", "[::1]", "[::1]:9931"] {
+            assert!(names_this_machine(&uri, &headers(&[("host", host)])), "{host}");
+        }
+        let others =
+            ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost", "[::1", "::1"];
+        for host in others {
+            assert!(!names_this_machine(&uri, &headers(&[("host", host)])), "{host}");
+        }
+        assert!(!names_this_machine(&uri, &HeaderMap::new()));
+        let two = append(&[(header::HOST, "localhost"), (header::HOST, "evil.example")]);
+        assert!(!names_this_machine(&uri, &two));
+        let absolute = Uri::from_static("http://evil.example/x");
+        assert!(!names_this_machine(&absolute, &headers(&[("host", "localhost")])));
+    }
+
+    #[test]
+    fn an_origin_is_own_if_its_host_is_the_one_asked_and_foreign_unless_listed() {
+        let mut origins = Origins::default();
+        origins.add("https://app.example:8443").unwrap();
+        let asker = |origin: &str| origins.asker(&headers(&[("host", "127.0.0.1:9931"), ("origin", origin)]));
+        assert_eq!(origins.asker(&headers(&[("host", "x")])), Asker::Own);
+        assert_eq!(asker("http://127.0.0.1:9931"), Asker::Own);
+        assert_eq!(asker("https://app.example:8443"), Asker::Allowed("https://app.example:8443".parse().unwrap()));
+        for foreign in ["null", "http://127.0.0.1", "http://evil.example", "http://app.example:8443", "file://x", ""] {
+            assert_eq!(asker(foreign), Asker::Foreign, "{foreign}");
+        }
+        let two = append(&[(header::HOST, "a"), (header::ORIGIN, "http://a"), (header::ORIGIN, "http://evil.example")]);
+        assert_eq!(origins.asker(&two), Asker::Foreign);
+        // Without a host nothing is the same as it.
+        assert_eq!(origins.asker(&headers(&[("origin", "http://")])), Asker::Foreign);
+        origins.add("*").unwrap();
+        let any = origins.asker(&headers(&[("host", "a"), ("origin", "http://evil.example")]));
+        assert_eq!(any, Asker::Allowed("*".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_no_browser_sends_is_no_origin() {
+        for text in ["", "example.org", "https://", "https://a/", "https://a/b", "ftp://a", "null", "https://u@a", "**"]
+        {
+            assert_eq!(Origins::default().add(text), Err(NoOrigin(text.into())));
+        }
+    }
+}

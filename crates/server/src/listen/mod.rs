@@ -1,0 +1,230 @@
+//! Connections: accepted one by one, each served by its own task, let go of together.
+//!
+//! - `connection` is one of them.
+//! - `socket` is its bytes, with a clock.
+//! - `tls` is what an encrypted one needs.
+
+mod connection;
+mod socket;
+mod tls;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::access::{Access, Exposure};
+use crate::app::{App, Phase};
+use crate::record::CountedConnection;
+use crate::routes::router;
+use connection::{Serving, turn_away};
+pub use tls::{Tls, TlsError};
+
+/// A port that is taken, before anything else is done: who asks meanwhile waits for an answer, not for a connection.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Tls>,
+}
+
+/// Why there is no server, or no more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The host has no address.
+    #[error("cannot listen on {host}: {reason}")]
+    Resolve {
+        /// The host, as it was given.
+        host: String,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// Anybody could use it.
+    #[error(
+        "{address} can be reached from other machines, and without keys anybody there could use this server: \
+         give it keys (--api-key-file, --api-key), or say --insecure-public"
+    )]
+    Public {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {}", bind_reason(reason))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// The system gives no threads, or no events.
+    #[error("cannot serve: {0}")]
+    Runtime(#[from] io::Error),
+    /// The engine has ended by itself. Clients were told.
+    #[error("the engine has failed: {0}")]
+    Engine(String),
+}
+
+fn bind_reason(reason: &io::Error) -> String {
+    match reason.kind() {
+        io::ErrorKind::AddrInUse => "address in use (is another server running there?)".into(),
+        io::ErrorKind::PermissionDenied => "permission denied (ports below 1024 are for the administrator)".into(),
+        _ => reason.to_string(),
+    }
+}
+
+/// How long clients have to be told that their answers end, once they do.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Connections beyond the limit that are told so at once; more are closed without a word.
+const TURNED_AWAY_MAX: usize = 64;
+/// How long nothing is accepted when the system has no more files to give.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+impl Server {
+    /// Takes the address; port 0 is any free one.
+    ///
+    /// # Errors
+    /// If it cannot be had.
+    pub fn bind(address: SocketAddr) -> Result<Self, ServeError> {
+        let taken = TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address, tls: None })
+        });
+        taken.map_err(|reason| ServeError::Bind { address, reason })
+    }
+
+    /// Takes the first address of `host` that can be had, if `access` is enough to be reached there.
+    ///
+    /// # Errors
+    /// If there is none, or it could be reached by strangers.
+    pub fn open(host: &str, port: u16, access: &Access) -> Result<Self, ServeError> {
+        let unresolved = |reason| ServeError::Resolve { host: host.to_owned(), reason };
+        let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(unresolved)?.collect();
+        let is_public = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+        if access.is_open()
+            && access.exposure == Exposure::Local
+            && let Some(&address) = addresses.iter().find(is_public)
+        {
+            return Err(ServeError::Public { address });
+        }
+        let mut failure = unresolved(io::Error::other("it has no address"));
+        for address in addresses {
+            match Self::bind(address) {
+                Ok(server) => return Ok(server),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Speaks TLS.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Serves until `stop` ends, or somebody asks the server to; then takes no more connections, and lets requests under
+    /// way go on for `drain`. What is not done then is ended, and its clients are told.
+    ///
+    /// # Errors
+    /// If the system gives no events for the port, or the engine ends by itself.
+    pub async fn run(self, app: Arc<App>, stop: impl Future<Output = ()>, drain: Duration) -> Result<(), ServeError> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let limits = app.server.limits;
+        let serving = Serving { router: router(Arc::clone(&app)), limits, tls: self.tls };
+        let closing = watch::Sender::new(false);
+        let mut ended = tokio::select! {
+            () = accept(&listener, &serving, &app, &closing) => Ok(()),
+            () = stop => Ok(()),
+            () = app.reached(Phase::Stopping) => Ok(()),
+            reason = engine_failure(&app) => Err(ServeError::Engine(reason)),
+        };
+        app.stop();
+        drop(listener);
+        if ended.is_ok() {
+            let drained = async {
+                tokio::select! {
+                    () = app.counters.idle() => Ok(()),
+                    reason = engine_failure(&app) => Err(ServeError::Engine(reason)),
+                }
+            };
+            match timeout(drain, drained).await {
+                Ok(drained) => ended = drained,
+                Err(_) => app.service_or_none().iter().for_each(|service| service.host.stop()),
+            }
+        }
+        let last_words = async {
+            app.counters.idle().await;
+            closing.send_replace(true);
+            closing.closed().await;
+        };
+        // What is not done then ends with the runtime.
+        let _ = timeout(LAST_WORDS, last_words).await;
+        ended
+    }
+}
+
+/// Accepts connections, for ever.
+async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc<App>, closing: &watch::Sender<bool>) {
+    let free = Arc::new(Semaphore::new(serving.limits.connections_max.min(Semaphore::MAX_PERMITS)));
+    let excess = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // A connection that failed before it began is nobody's loss.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+            Err(_) => {
+                // Out of files: trying again at once would only burn time until some are given back.
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let closing = closing.subscribe();
+        if let Ok(permit) = Arc::clone(&free).try_acquire_owned() {
+            let (serving, counted) = (serving.clone(), CountedConnection::new(Arc::clone(app)));
+            tokio::spawn(async move {
+                // How a client ends its connection is its own affair; what it asked for is recorded elsewhere.
+                let _ = serving.serve(stream, closing).await;
+                drop((counted, permit));
+            });
+        } else if let (Ok(permit), None) = (Arc::clone(&excess).try_acquire_owned(), &serving.tls) {
+            tokio::spawn(async move {
+                turn_away(stream).await;
+                drop((closing, permit));
+            });
+        }
+    }
+}
+
+/// Waits until the engine has ended, and tells why.
+async fn engine_failure(app: &App) -> String {
+    app.reached(Phase::Ready).await;
+    let Some(service) = app.service_or_none() else {
+        // The server stops before there was an engine: it will not fail.
+        return std::future::pending().await;
+    };
+    let mut host = service.host.clone();
+    drop(service);
+    loop {
+        if let Some(reason) = host.status().failure {
+            return reason;
+        }
+        if !host.changed().await {
+            return host.status().failure.unwrap_or_else(|| "it has ended".into());
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A connection's bytes, with a clock: clients that dawdle over a head, or do not take their answer, are let go.
+
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Whether a request of the connection is being answered: then the client may be silent. Clones say the same.
+#[derive(Clone, Debug, Default)]
+pub struct Busy(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    answering: AtomicBool,
+    heads: AtomicUsize,
+}
+
+impl Busy {
+    /// Its head has arrived.
+    pub fn begin(&self) {
+        self.0.answering.store(true, Ordering::Relaxed);
+        self.0.heads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its answer has been handed over.
+    pub fn end(&self) {
+        self.0.answering.store(false, Ordering::Relaxed);
+    }
+
+    fn is_answering(&self) -> bool {
+        self.0.answering.load(Ordering::Relaxed)
+    }
+
+    /// Heads that have arrived.
+    fn heads(&self) -> usize {
+        self.0.heads.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes of a connection.
+#[derive(Debug)]
+pub struct Timed<S> {
+    stream: S,
+    busy: Busy,
+    /// Heads that had arrived when `head` was last looked at: with another one, its time starts anew.
+    heads: usize,
+    head: Timer,
+    write: Timer,
+}
+
+/// A time that something may take.
+#[derive(Debug)]
+struct Timer {
+    limit: Duration,
+    running: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Timed<S> {
+    /// From the first byte of a request to [`Busy::begin`] at most `head` passes, and from one byte that the client takes to
+    /// the next at most `write_stall`.
+    pub fn new(stream: S, busy: Busy, head: Duration, write_stall: Duration) -> Self {
+        Self { stream, busy, heads: 0, head: Timer::new(head), write: Timer::new(write_stall) }
+    }
+
+    /// The bytes without the clock.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+}
+
+impl Timer {
+    fn new(limit: Duration) -> Self {
+        Self { limit, running: None }
+    }
+
+    fn start(&mut self) {
+        self.running.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + self.limit)));
+    }
+
+    fn stop(&mut self) {
+        self.running = None;
+    }
+
+    /// An error once the time is over.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let is_over = self.running.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
+        if is_over { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+
+    /// What came of an attempt to write: waiting starts the clock, success stops it.
+    fn watch<T>(&mut self, polled: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stop();
+            return polled;
+        }
+        self.start();
+        self.check(context)?;
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.heads != this.busy.heads() {
+            this.heads = this.busy.heads();
+            this.head.stop();
+        }
+        if this.busy.is_answering() {
+            return Pin::new(&mut this.stream).poll_read(context, buffer);
+        }
+        let before = buffer.filled().len();
+        match Pin::new(&mut this.stream).poll_read(context, buffer) {
+            Poll::Ready(Ok(())) => {
+                if buffer.filled().len() > before {
+                    this.head.start();
+                }
+                this.head.check(context)?;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                this.head.check(context)?;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        this.write.watch(Pin::new(&mut this.stream).poll_write(context, bytes), context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        this.write.watch(Pin::new(&mut this.stream).poll_write_vectored(context, parts), context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        this.write.watch(Pin::new(&mut this.stream).poll_flush(context), context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
