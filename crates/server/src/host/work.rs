@@ -17,6 +17,8 @@ struct Requests {
     /// Which request has which slot.
     slots: Vec<Option<RequestId>>,
     totals: Totals,
+    /// Last words, said once the status shows the end: who has an answer finds its slot idle.
+    last_words: Vec<(mpsc::UnboundedSender<News>, News)>,
     /// No more are taken, and those under way are being ended.
     stopping: bool,
 }
@@ -48,7 +50,8 @@ impl Drop for Publisher {
 pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::Sender<EngineStatus>) {
     let publisher = Publisher(publish);
     let slots = vec![None; engine.settings().running_max.get()];
-    let mut requests = Requests { open: HashMap::new(), slots, totals: Totals::default(), stopping: false };
+    let (totals, last_words) = (Totals::default(), Vec::new());
+    let mut requests = Requests { open: HashMap::new(), slots, totals, last_words, stopping: false };
     loop {
         if !engine.has_work() {
             if requests.stopping {
@@ -66,6 +69,10 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
             return;
         }
         requests.publish(&engine, &publisher.0);
+        for (news, word) in requests.last_words.drain(..) {
+            // The owner may be gone.
+            let _ = news.send(word);
+        }
     }
 }
 
@@ -130,14 +137,16 @@ impl Requests {
         };
         let Some(open) = self.open.get_mut(&id) else { return };
         open.note(at, &what);
-        let ends = matches!(what, What::Finished(_) | What::Failed(_));
-        // The owner may be gone.
-        let _ = open.news.send(News { at, what });
-        if ends {
-            self.release(id);
-            if let Some(open) = self.open.remove(&id) {
-                self.totals.add(&open, at);
-            }
+        let news = News { at, what };
+        if !matches!(news.what, What::Finished(_) | What::Failed(_)) {
+            // The owner may be gone.
+            let _ = open.news.send(news);
+            return;
+        }
+        self.release(id);
+        if let Some(open) = self.open.remove(&id) {
+            self.totals.add(&open, at);
+            self.last_words.push((open.news, news));
         }
     }
 

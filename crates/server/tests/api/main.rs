@@ -3,7 +3,7 @@
 mod access;
 mod client;
 mod completion;
-mod openai;
 mod metrics;
+mod openai;
 mod stopping;
 mod world;
