@@ -4,12 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use muser_engine::VocabularyLoadError;
 use muser_engine::engine::{EngineError, StepRefused, SubmitError};
+use muser_engine::{TemplatesLoadError, VocabularyLoadError};
 use muser_kernels::pool::PoolError;
 use muser_model::{CacheError, ForwardError, LoadError, StepError};
 use muser_text::ChatError;
-use muser_weights::gguf::{MetadataError, OpenError};
+use muser_weights::gguf::OpenError;
 
 use crate::config::ConfigError;
 use crate::interrupt::Signal;
@@ -74,9 +74,9 @@ pub enum Failure {
     /// A tensor cannot be converted.
     #[error("{0}")]
     Quantize(#[from] crate::commands::quantize::QuantizeFailure),
-    /// A key of the model's metadata is malformed.
+    /// The model's chat templates cannot be read.
     #[error(transparent)]
-    Metadata(MetadataError),
+    Templates(#[from] TemplatesLoadError),
     /// A model file cannot be had.
     #[error(transparent)]
     Pull(#[from] muser_hub::Error),
@@ -112,7 +112,7 @@ impl Failure {
             Self::Open(_) | Self::Vocabulary(_) | Self::Chat(_) | Self::Load(_) | Self::Cache(_) => 3,
             // What a shell reports for a program that SIGPIPE ended.
             Self::Stdout(_) if self.is_reader_gone() => 141,
-            Self::Metadata(_) => 3,
+            Self::Templates(_) => 3,
             Self::Submit(reason) => of_request(reason),
             Self::Interrupted(signal) => signal.exit_code(),
             Self::StepRefused(StepRefused(StepError::Cache(_))) => 4,

@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use muser_hub::{Error, Hub, Proxy, Pulled, Request, Settings, Token};
+use muser_hub::{Error, Hub, Proxy, Pulled, Reference, Request, Settings, Token};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
 use crate::progress::{Progress, Shown};
+use crate::settings::HubArgs;
 
 /// The hub that is asked if nobody names another.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -21,12 +22,11 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_PAUSES_S: [u64; 5] = [1, 2, 4, 8, 16];
 
 /// Whether anybody may be asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Whatever is not here, or may have changed, is asked for.
     Current,
     /// Only what is not here is asked for.
-    #[default]
     IfAbsent,
     /// Nobody is asked.
     Offline,
@@ -53,10 +53,17 @@ pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<
     Ok(pulled)
 }
 
-/// The model that a flag names as `user/repo[:QUANT]` or by address: the cached file, downloaded first if it is absent.
-#[expect(dead_code, reason = "for --hf-repo of the commands that run a model")]
-pub fn model_from_hub(request: &Request, network: Network, shown: Shown) -> Result<PathBuf, Failure> {
-    let mut pulled = model_files(request, network, shown)?;
+/// The model that a flag names: the cached file, downloaded first if it is absent.
+pub fn model_from_hub(reference: &Reference, args: &HubArgs) -> Result<PathBuf, Failure> {
+    let request = Request {
+        reference: reference.clone(),
+        file: args.hf_file.clone(),
+        revision: None,
+        sha256: None,
+        output: None,
+    };
+    let network = if args.offline { Network::Offline } else { Network::IfAbsent };
+    let mut pulled = model_files(&request, network, Shown::Progress)?;
     // A model has at least one file.
     Ok(pulled.files.swap_remove(0).path)
 }

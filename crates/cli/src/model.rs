@@ -11,7 +11,8 @@ use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
-use crate::settings::MachineArgs;
+use crate::hub::model_from_hub;
+use crate::settings::{HubArgs, MachineArgs};
 
 /// The model that ships with muser, so that the first command needs no download.
 static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
@@ -19,9 +20,10 @@ static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-min
 /// Rows of a prefill step.
 pub const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
-/// Opens the model at `path`, or the shipped one.
-pub fn open(path: Option<&Path>) -> Result<Arc<ModelFiles>, Failure> {
-    Ok(Arc::new(match path {
+/// Opens the model at `path`, or that of the hub, or the shipped one.
+pub fn open(path: Option<&Path>, hub: &HubArgs) -> Result<Arc<ModelFiles>, Failure> {
+    let pulled = hub.hf_repo.as_ref().map(|reference| model_from_hub(reference, hub)).transpose()?;
+    Ok(Arc::new(match path.or(pulled.as_deref()) {
         Some(path) => ModelFiles::open(path)?,
         None => ModelFiles::from_bytes(SHIPPED.to_vec())?,
     }))

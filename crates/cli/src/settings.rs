@@ -12,6 +12,7 @@ use muser_kernels::cpu::Kernels;
 use muser_kernels::pool::Pool;
 
 pub use generation::{GenerationArgs, SamplerArgs};
+use muser_hub::{FileName, Reference};
 
 use crate::commands::pull::PullArgs;
 
@@ -79,6 +80,21 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
+/// A model from elsewhere; shared by the commands that open one.
+#[derive(Args, Clone, Debug)]
+pub struct HubArgs {
+    /// Model of a Hugging Face repository, `user/repo[:QUANT]`, or by its address: the file that `muser pull` keeps,
+    /// brought first if it is not here; -hf for short.
+    #[arg(long, alias = "hf", value_name = "REFERENCE", conflicts_with = "model")]
+    pub hf_repo: Option<Reference>,
+    /// File in the repository; -hff for short.
+    #[arg(long, alias = "hff", value_name = "NAME", requires = "hf_repo")]
+    pub hf_file: Option<FileName>,
+    /// Ask nobody for the model: take only what is here.
+    #[arg(long, requires = "hf_repo")]
+    pub offline: bool,
+}
+
 /// How the machine is used; shared by the commands that run a model. None of these change a result.
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
@@ -142,6 +158,8 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
+    pub hub: HubArgs,
+    #[command(flatten)]
     pub prompt: PromptArgs,
     #[command(flatten)]
     pub generation: GenerationArgs,
@@ -157,6 +175,8 @@ pub struct ChatArgs {
     /// Model file [default: the model that ships with muser].
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// What the conversation begins with; -sys for short.
     #[arg(long, alias = "sys", value_name = "TEXT")]
     pub system_prompt: Option<String>,
@@ -173,6 +193,8 @@ pub struct ChatArgs {
 pub struct InspectArgs {
     /// GGUF file; of a split model, its first part [default: the model that ships with muser].
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Machine-readable output.
     #[arg(long)]
     pub json: bool,
@@ -184,6 +206,8 @@ pub struct TokenizeArgs {
     /// Model file [default: the model that ships with muser].
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// Print the ids alone, as a JSON array.
@@ -283,6 +307,8 @@ pub struct QuantizeArgs {
 pub struct LogitsArgs {
     /// Model file [default: the model that ships with muser].
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Prompts: one per line, token ids in decimal separated by spaces.
     #[arg(long, value_name = "FILE")]
     pub ids: PathBuf,
@@ -315,6 +341,8 @@ pub struct BenchArgs {
     /// Model file [default: the model that ships with muser].
     #[arg(short, long)]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Tokens of the prefill test; 0 leaves it out.
     #[arg(short = 'p', long, default_value_t = 512)]
     pub n_prompt: usize,

@@ -45,7 +45,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     if longest == 0 {
         return Err(Failure::Usage("there is nothing to measure: both -p and -n are 0".into()));
     }
-    let files = model::open(args.model.as_deref())?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
     let name = files.metadata().str("general.name").unwrap_or("unnamed").to_owned();
     let context = read_config(&files.metadata()).map_err(LoadError::from)?.context;
     if args.n_depth.checked_add(longest).is_none_or(|positions| positions > context) {

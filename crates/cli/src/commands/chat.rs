@@ -8,10 +8,9 @@ use std::io::{self, BufRead, IsTerminal};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use muser_engine::engine::{PrefixReuse, SubmitError};
-use muser_engine::{Finish, load_tokenizer};
+use muser_engine::{Finish, load_templates, load_tokenizer};
 use muser_model::{LoadError, read_config};
-use muser_text::{ChatOptions, ChatTemplate, ChatTemplates, LocalTime, Message, Tokenizer, encode_chat};
-use muser_weights::gguf::{Metadata, MetadataError, Optional};
+use muser_text::{ChatOptions, ChatTemplate, LocalTime, Message, Tokenizer, encode_chat};
 
 use crate::answer::Answerer;
 use crate::failure::Failure;
@@ -26,10 +25,10 @@ pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     args.generation.kv()?;
     args.generation.stop_strings()?;
     let system_prompt = args.system_prompt.as_deref().map(|text| args.generation.unescaped(text)).transpose()?;
-    let files = model::open(args.model.as_deref())?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
     let vocab = read_config(&files.metadata()).map_err(LoadError::from)?.vocab;
     let tokenizer = load_tokenizer(&files.metadata(), vocab)?;
-    let templates = templates(&files.metadata())?;
+    let templates = load_templates(&files.metadata())?;
     let template = templates.choose(None, &serde_json::Value::Null)?;
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let flags = (&args.generation, &args.sampler);
@@ -82,18 +81,4 @@ fn encode(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Message]) 
     let now = LocalTime::from_seconds(i64::try_from(seconds).unwrap_or(0));
     let options = ChatOptions { add_generation_prompt: true, now: Some(now), ..ChatOptions::default() };
     Ok(encode_chat(tokenizer, template, messages, &options)?)
-}
-
-/// The templates in a model's file.
-fn templates(metadata: &Metadata<'_>) -> Result<ChatTemplates, Failure> {
-    const MAIN: &str = "tokenizer.chat_template";
-    let text = |key: &str| metadata.str(key).optional().map_err(Failure::Metadata);
-    let main = text(MAIN)?;
-    let named = metadata
-        .iter()
-        .filter_map(|(key, _)| Some((key.strip_prefix(MAIN)?.strip_prefix('.')?, key)))
-        .map(|(name, key)| Ok::<_, MetadataError>((name, metadata.str(key)?)))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(Failure::Metadata)?;
-    Ok(ChatTemplates::new(main, named)?)
 }

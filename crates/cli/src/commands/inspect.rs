@@ -64,7 +64,7 @@ struct KvBytes {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
-    let files = model::open(args.model.as_deref())?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
     let config = read_config(&files.metadata());
     let digest = FileDigest::load_or_compute(&files).map(|(digest, _)| digest);
     let mut report = describe(&files);

@@ -27,7 +27,7 @@ struct Prompt {
 /// Runs the command.
 pub fn run(args: &LogitsArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let prompts = read_prompts(&args.ids)?;
-    let files = model::open(args.model.as_deref())?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
     let config = read_config(&files.metadata()).map_err(LoadError::from)?;
     // All prompts are looked at before anything is computed, and before a large model takes its time to load.
     for prompt in &prompts {

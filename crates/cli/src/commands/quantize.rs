@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use muser_kernels::formats::{QuantiseError, WeightClass, WeightType, dequantise_row, first_non_finite, quantise_row};
 use muser_kernels::pool::Pool;
@@ -82,7 +83,7 @@ impl QuantizeFailure {
 /// Runs the command.
 pub fn run(args: &QuantizeArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     refuse_existing(&args.output)?;
-    let files = model::open(Some(&args.input))?;
+    let files = Arc::new(ModelFiles::open(&args.input)?);
     let writer = plan(&files, args)?;
     let mut pool = Pool::new(model::threads(args.threads))?;
     interrupt.hold();

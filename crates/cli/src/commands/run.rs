@@ -23,7 +23,7 @@ pub fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let text = prompt_text(&args.prompt)?;
     let text = args.generation.unescaped(&text)?;
     let start = Instant::now();
-    let files = model::open(args.model.as_deref())?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
     let vocab = read_config(&files.metadata()).map_err(LoadError::from)?.vocab;
     let tokenizer = load_tokenizer(&files.metadata(), vocab)?;
     // Control tokens written in the prompt count as such: whoever types the command is the model's only user.

@@ -15,7 +15,7 @@ use crate::settings::TokenizeArgs;
 /// Runs the command.
 pub fn run(args: &TokenizeArgs) -> Result<(), Failure> {
     let text = prompt_text(&args.prompt)?;
-    let files = model::open(args.model.as_deref())?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
     let vocab = read_config(&files.metadata()).map_err(LoadError::from)?.vocab;
     let tokenizer = load_tokenizer(&files.metadata(), vocab)?;
     let specials = if args.no_parse_special { Specials::AsText } else { Specials::Parse };

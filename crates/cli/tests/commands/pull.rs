@@ -51,6 +51,27 @@ fn the_path_of_a_pulled_model_can_be_handed_to_the_other_commands() {
 }
 
 #[test]
+fn the_other_commands_bring_the_model_that_they_name() {
+    let fake = FakeHub::start(&[("m-Q4_K_M.gguf", &shipped())]);
+    let home = Folder::new();
+    let run = |args: &[&str]| Ended::of(at_home(command(args), &fake.hub.url, &home).output().unwrap());
+    let named = ["run", "-hf", "user/repo", "-n", "2", "--temp", "0", "Once"];
+    let expected = muser(&["run", "-n", "2", "--temp", "0", "Once"]).done().stdout;
+    assert_eq!(run(&[&named[..], &["--offline"]].concat()).code, Some(1));
+    for _ in 0..2 {
+        assert_eq!(run(&named).done().stdout, expected);
+    }
+    assert_eq!(fake.storage.asked().len(), 1);
+    let digest = |ended: Ended| {
+        serde_json::from_str::<serde_json::Value>(&ended.done().stdout).unwrap()["tensor_digest"].clone()
+    };
+    let named = run(&["inspect", "--hf-repo", "user/repo", "--offline", "--json"]);
+    assert_eq!(digest(named), digest(muser(&["inspect", "--json"])));
+    run(&["run", "-m", "x.gguf", "-hf", "user/repo", "Once"]).wrong_usage();
+    run(&["run", "--offline", "Once"]).wrong_usage();
+}
+
+#[test]
 fn the_machine_readable_output_says_everything_and_nothing_else() {
     let fake = FakeHub::start(&[("m.gguf", &shipped())]);
     let home = Folder::new();

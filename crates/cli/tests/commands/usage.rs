@@ -95,11 +95,13 @@ fn help_names_every_flag_and_the_exit_codes() {
         "-l, --logit-bias",
         "--ignore-eos",
     ];
+    let hub = ["--hf-repo", "--hf-file", "--offline"];
+    let machine = [&machine[..], &hub].concat();
     let generation = [&generation[..], &sampler, &machine].concat();
     let flags: [(&str, &[&str], &[&str]); 6] = [
         ("run", &["-m, --model", "[PROMPT]", "-p, --prompt", "-f, --file"], &generation),
         ("chat", &["-m, --model", "--system-prompt", "-sys"], &generation),
-        ("inspect", &["[MODEL]", "--json"], &[]),
+        ("inspect", &["[MODEL]", "--json"], &hub),
         (
             "quantize",
             &["<INPUT>", "<OUTPUT>", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "--allow-requantize", "-t, --threads"],
