@@ -6,6 +6,7 @@ mod health;
 mod metrics;
 mod models;
 mod openai;
+pub mod page;
 mod slots;
 mod tokenize;
 
@@ -40,6 +41,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/apply-template", post(openai::chat::apply_template))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .merge(page::routes())
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         // The guard has read the body, within limits of its own.

@@ -6,4 +6,5 @@ mod completion;
 mod metrics;
 mod openai;
 mod stopping;
+mod page;
 mod world;
