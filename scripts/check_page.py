@@ -163,13 +163,16 @@ def check_two_turns(check):
     expect(len(lengths) > 4, f"the answer did not grow: lengths {lengths}")
     expect(check.texts(".mine .text") == ["Tell me one.\nPlease."], f"sent: {check.texts('.mine .text')}")
     figures = check.texts(".theirs .figures")[0]
-    pattern = r"(\d+) prompt tokens.*KV: computed, 0 of \1 tokens reused.*first token after [\d.]+ s.*\d+ tokens at [\d.]+ tokens/s"
-    expect(re.search(pattern, figures), f"figures of the first answer: {figures}")
+    pattern = r"(\d+) prompt tokens.*KV: computed, 0 of \1 tokens reused.*first token after [\d.]+ s(\d+) tokens at [\d.]+ tokens/s"
+    counted = re.search(pattern, figures)
+    expect(counted, f"figures of the first answer: {figures}")
     first = check.texts(".theirs .text")[0]
 
     text, figures = check.say("Go on.")
     reused = re.search(r"KV: local, (\d+) of (\d+) tokens reused", figures)
     expect(text and reused and int(reused[1]) > 0, f"the second answer reuses nothing: {figures}")
+    said = int(counted[1]) + int(counted[2])
+    expect(int(reused[2]) > said, f"the second prompt does not hold what was said before, {said} tokens: {figures}")
 
     check.browser.click("#new")
     expect(check.texts("article") == [], "a new conversation shows the old one")
