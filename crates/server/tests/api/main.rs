@@ -7,4 +7,6 @@ mod metrics;
 mod openai;
 mod stopping;
 mod page;
+mod routes;
+mod said;
 mod world;
