@@ -73,11 +73,11 @@ impl Options {
             let asked = format!("{} prompts with {} answers each", prompts.len(), self.answers);
             return Err(ApiError::invalid(format!("{asked} are more than {most}, the most of one request")));
         }
+        if prompts.iter().any(Vec::is_empty) {
+            return Err(ApiError::invalid("the prompt has no tokens, and this model adds none at the start"));
+        }
         let mut generations = Vec::with_capacity(prompts.len() * self.answers);
         for prompt in prompts {
-            if prompt.is_empty() {
-                return Err(ApiError::invalid("the prompt has no tokens, and this model adds none at the start"));
-            }
             for answer in 0..self.answers {
                 let seed = self.sampling.seed.wrapping_add(answer as u64);
                 let plan = Plan {
