@@ -1,12 +1,17 @@
 //! The server as its clients see it, through HTTP.
 
 mod access;
+mod cases;
 mod client;
 mod completion;
+mod exact;
+mod limits;
 mod metrics;
 mod openai;
-mod stopping;
 mod page;
+mod probabilities;
 mod routes;
 mod said;
+mod solo;
+mod stopping;
 mod world;

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_model::{Executor, Model};
+use muser_server::host::EngineStatus;
 use muser_server::{App, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
 use muser_weights::gguf::ModelFiles;
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub struct Setup {
 /// A running server; stopped when dropped.
 pub struct World {
     pub address: SocketAddr,
+    /// The engine's thread ends with the last who holds it, so this does not.
+    app: Weak<App>,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<Result<(), ServeError>>>,
     engine: Option<JoinHandle<()>>,
@@ -95,12 +98,13 @@ impl World {
 
     fn run(server: Server, app: Arc<App>, drain: Duration) -> Self {
         let (address, (stop, stopped)) = (server.address(), oneshot::channel::<()>());
+        let held = Arc::downgrade(&app);
         let served = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let stop = async move { drop(stopped.await) };
             runtime.block_on(server.run(app, stop, drain))
         });
-        Self { address, stop: Some(stop), served: Some(served), engine: None }
+        Self { address, app: held, stop: Some(stop), served: Some(served), engine: None }
     }
 
     /// Asks the server to stop, as a signal does.
@@ -132,8 +136,13 @@ impl World {
     }
 
     pub fn begin(&self, method: &str, path: &str, body: &Value) -> Pending {
+        Pending::read_head(self.send(method, path, body))
+    }
+
+    /// Sends a request and waits for nothing.
+    pub fn send(&self, method: &str, path: &str, body: &Value) -> TcpStream {
         let headers = [("Content-Type", "application/json")];
-        begin(self.address, method, path, &headers, body.to_string().as_bytes())
+        send(self.address, method, path, &headers, body.to_string().as_bytes())
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {
@@ -142,6 +151,39 @@ impl World {
 
     pub fn get(&self, path: &str) -> Answer {
         begin(self.address, "GET", path, &[], b"").finish()
+    }
+}
+
+impl World {
+    /// What answers. The engine's thread ends with the last who holds it: it must be dropped before the world.
+    pub fn service(&self) -> Arc<Service> {
+        self.app.upgrade().unwrap().service().unwrap()
+    }
+
+    /// What the engine is doing.
+    pub fn status(&self) -> EngineStatus {
+        self.service().host.status()
+    }
+
+    /// Waits until the engine does something.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&EngineStatus) -> bool) -> EngineStatus {
+        let began = Instant::now();
+        loop {
+            let status = self.status();
+            if holds(&status) {
+                return status;
+            }
+            // Far beyond what any test takes.
+            assert!(began.elapsed() < Duration::from_secs(60), "never {what}: {status:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until nothing runs or waits.
+    #[track_caller]
+    pub fn wait_until_idle(&self) -> EngineStatus {
+        self.wait_until("idle", |status| status.running() == 0 && status.waiting == 0)
     }
 }
 
