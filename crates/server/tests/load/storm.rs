@@ -1,0 +1,145 @@
+//! Many clients at once, some of which leave: every answer that is read to its end is the one that it has alone.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cases::{CONTEXT, Case};
+use crate::client::Pending;
+use crate::footprint::{Footprint, open_descriptors, resident_kib};
+use muser_server::host::Totals;
+
+use crate::world::{Setup, World, shipped};
+
+/// How long and how hard.
+#[derive(Clone, Copy, Debug)]
+pub struct Storm {
+    pub clients: usize,
+    pub slots: usize,
+    pub cases: usize,
+    pub duration: Duration,
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Report {
+    /// Answers read to their end.
+    pub answers: u64,
+    /// Requests whose client left before that.
+    pub disconnects: u64,
+    /// Requests that found the queue full: those of clients who left count until the server has noticed.
+    pub turned_away: u64,
+    /// What was wrong with answers.
+    pub wrong: Vec<String>,
+    /// After each case was asked once, and after the storm.
+    pub before: Footprint,
+    pub after: Footprint,
+    /// Memory at the end of each tenth of the time, in KiB.
+    pub resident_kib: Vec<usize>,
+    /// Sums of the whole time of the server.
+    pub totals: Totals,
+}
+
+impl Storm {
+    /// Runs it on a server of its own.
+    pub fn run(self) -> Report {
+        let cases = Case::all(&shipped(), self.cases, self.seed);
+        let setup = Setup { context: CONTEXT, slots: self.slots, waiting_max: self.clients, ..Setup::of(shipped()) };
+        let world = World::start(setup);
+        let descriptors = open_descriptors();
+        let first_round =
+            cases.iter().filter_map(|case| case.wrong(&world.post("/completion", &case.body(true, true))));
+        let mut wrong: Vec<String> = first_round.collect();
+        let before = Footprint::of(&world, descriptors);
+        let counts = Counts::default();
+        let mut resident = Vec::new();
+        let end = Instant::now() + self.duration;
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..self.clients as u64)
+                .map(|client| {
+                    let random = fastrand::Rng::with_seed(self.seed ^ (client << 32));
+                    let client = Client { world: &world, cases: &cases, random };
+                    let counts = &counts;
+                    scope.spawn(move || client.run(end, counts))
+                })
+                .collect();
+            for _ in 0..10 {
+                thread::sleep(self.duration / 10);
+                resident.push(resident_kib());
+            }
+            wrong.extend(
+                clients.into_iter().filter_map(|client| client.join().unwrap_or_else(|_| Some("panicked".into()))),
+            );
+        });
+        let after = Footprint::of(&world, descriptors);
+        Report {
+            answers: counts.answers.into_inner(),
+            disconnects: counts.disconnects.into_inner(),
+            turned_away: counts.turned_away.into_inner(),
+            wrong,
+            before,
+            after,
+            resident_kib: resident,
+            totals: world.status().totals,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    answers: AtomicU64,
+    disconnects: AtomicU64,
+    turned_away: AtomicU64,
+}
+
+struct Client<'a> {
+    world: &'a World,
+    cases: &'a [Case],
+    random: fastrand::Rng,
+}
+
+impl Client<'_> {
+    /// Asks until `end`; what was wrong with the first wrong answer.
+    fn run(mut self, end: Instant, counts: &Counts) -> Option<String> {
+        while Instant::now() < end {
+            let case = self.random.choice(self.cases)?;
+            let stream = self.random.bool();
+            let body = case.body(stream, self.random.u32(..8) > 0);
+            let connection = self.world.send("POST", "/completion", &body);
+            let stays = self.random.u32(..4) > 0;
+            if stays {
+                let answer = Pending::read_head(connection).finish();
+                if answer.status == 429 {
+                    counts.turned_away.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(self.random.u64(..50)));
+                    continue;
+                }
+                let wrong = case.wrong(&answer);
+                if wrong.is_some() {
+                    return wrong;
+                }
+                counts.answers.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            // Leaves at once, a little later, or after some of the stream.
+            match self.random.u32(..3) {
+                0 => drop(connection),
+                1 => {
+                    thread::sleep(Duration::from_millis(self.random.u64(..20)));
+                    drop(connection);
+                }
+                _ => {
+                    let mut pending = Pending::read_head(connection);
+                    if stream && pending.status == 200 {
+                        // The stream may end before.
+                        let chunks = self.random.usize(..4);
+                        (0..chunks).take_while(|_| !pending.chunk().is_empty()).for_each(drop);
+                    }
+                }
+            }
+            counts.disconnects.fetch_add(1, Ordering::Relaxed);
+        }
+        None
+    }
+}
