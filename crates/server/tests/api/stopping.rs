@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use muser_server::{Access, Keys, Scope, Scopes};
+use muser_server::{Access, Keys, Scope, Scopes, ServeError};
 use serde_json::{Value, json};
 
 use crate::client::{Pending, connect};
@@ -100,4 +100,17 @@ fn a_server_stops_while_its_model_is_loaded() {
     world.ask_to_stop();
     world.ended().unwrap();
     drop(app);
+}
+
+#[test]
+fn the_end_of_the_engine_is_the_end_of_the_server_and_clients_are_told() {
+    let (mut world, app) = World::start_holding(roomy(Duration::from_secs(60)), |server| server);
+    let mut stream = world.begin("POST", "/completion", &long(true, 2000));
+    stream.chunk();
+    let whole = world.send("POST", "/completion", &long(false, 2000));
+    wait_until("both run", || world.metric("llamacpp:requests_processing") == 2.0);
+    app.service_or_none().unwrap().host.stop();
+    assert!(stream.finish().body.trim_end().rsplit("data: ").next().unwrap().contains("\"error\""));
+    assert!(Pending::read_head(whole).status >= 500);
+    assert!(matches!(world.ended(), Err(ServeError::Engine(_))));
 }

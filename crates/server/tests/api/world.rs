@@ -83,12 +83,17 @@ impl World {
 
     /// A server, changed before it runs.
     pub fn start_with(setup: Setup, change: impl FnOnce(Server) -> Server) -> Self {
+        Self::start_holding(setup, change).0
+    }
+
+    /// A server, changed before it runs, and its state.
+    pub fn start_holding(setup: Setup, change: impl FnOnce(Server) -> Server) -> (Self, Arc<App>) {
         let app = Arc::new(App::with_server(setup.service.clone(), setup.server.clone()));
         let mut world = Self::run(change(bind()), Arc::clone(&app), setup.drain);
         let (service, engine) = service(setup);
         app.ready(service);
         world.engine = Some(engine);
-        world
+        (world, app)
     }
 
     /// A server whose model does not come by itself.

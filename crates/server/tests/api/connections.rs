@@ -1,0 +1,197 @@
+//! Connections that are too many, too slow, too large, or end too early.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use muser_server::Limits;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, Pending, connect};
+use crate::world::{Setup, World, shipped, wait_until};
+
+/// A time that is over soon, and one that no test lives to see.
+const SHORT: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(600);
+
+fn with_limits(limits: Limits) -> World {
+    let mut setup = Setup::of(shipped());
+    (setup.context, setup.slots) = (2048, 1);
+    setup.server.limits = limits;
+    World::start(setup)
+}
+
+fn patient() -> Limits {
+    Limits { head_timeout: LONG, idle_timeout: LONG, body_timeout: LONG, write_stall: LONG, ..Limits::default() }
+}
+
+/// Whether the server has closed the connection: it ends, and nothing more comes.
+fn is_closed(mut stream: &TcpStream) -> bool {
+    match stream.read(&mut [0; 1]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}
+
+fn write(mut stream: &TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+}
+
+fn answer(stream: TcpStream) -> Answer {
+    Pending::read_head(stream).finish()
+}
+
+/// A connection on which a request has been answered.
+fn kept(world: &World) -> TcpStream {
+    let stream = connect(world.address);
+    health_on(&stream);
+    stream
+}
+
+fn health_on(stream: &TcpStream) {
+    write(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut answer = Pending::read_head(stream.try_clone().unwrap());
+    assert_eq!((answer.status, answer.exactly(15).as_str()), (200, r#"{"status":"ok"}"#));
+}
+
+#[test]
+fn one_connection_too_many_is_told_so_and_another_may_come_when_one_has_left() {
+    let world = with_limits(Limits { connections_max: 2, ..patient() });
+    let (first, second) = (kept(&world), kept(&world));
+    let refused = world.get("/health");
+    assert!(refused.refused(503, "unavailable_error").contains("connections"));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    health_on(&first);
+    drop(second);
+    wait_until("there is room again", || world.get("/health").status == 200);
+}
+
+#[test]
+fn a_head_that_trickles_in_is_not_waited_for_and_a_silent_connection_is() {
+    let world = with_limits(Limits { head_timeout: SHORT, ..patient() });
+    let silent = kept(&world);
+    let trickling = kept(&world);
+    for text in ["", "GET /health HTTP/1.1\r\nHost: loc"] {
+        write(&trickling, text);
+    }
+    let at_first = connect(world.address);
+    write(&at_first, "G");
+    assert!(is_closed(&trickling) && is_closed(&at_first));
+    // Longer than a head may take, between requests.
+    health_on(&silent);
+    health_on(&silent);
+}
+
+#[test]
+fn a_connection_without_requests_is_closed_after_a_while() {
+    let world = with_limits(Limits { idle_timeout: SHORT, ..patient() });
+    assert!(is_closed(&kept(&world)));
+    assert!(is_closed(&connect(world.address)));
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused() {
+    let world = with_limits(Limits { head_bytes_max: 8192, ..patient() });
+    let filler = "x".repeat(7000);
+    assert_eq!(world.ask("GET", "/health", &[("X-Filler", &filler)]).status, 200);
+    let stream = connect(world.address);
+    write(&stream, &format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Filler: {filler}{filler}\r\n\r\n"));
+    assert_eq!(Pending::read_head(stream).status, 431);
+}
+
+#[test]
+fn a_body_that_is_too_long_is_refused_by_its_announcement_or_once_it_is() {
+    let world = with_limits(Limits { body_bytes_max: 1000, ..patient() });
+    let head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n";
+    let text = |length: usize| json!({"content": "x".repeat(length - 14)}).to_string();
+    assert_eq!(text(1000).len(), 1000);
+    world.post("/tokenize", &serde_json::from_str(&text(1000)).unwrap()).ok();
+    // Nothing of the body is sent.
+    let announced = connect(world.address);
+    write(&announced, &format!("{head}Content-Length: 1001\r\n\r\n"));
+    let message = answer(announced).refused(413, "invalid_request_error");
+    assert!(message.contains("1000 bytes"), "{message}");
+    // Its end is never sent.
+    let chunked = connect(world.address);
+    write(&chunked, &format!("{head}Transfer-Encoding: chunked\r\n\r\n3e9\r\n{}\r\n", text(1001)));
+    answer(chunked).refused(413, "invalid_request_error");
+    // A client that sends all of it before it reads finds the answer, too.
+    world.post("/tokenize", &json!({"content": "x".repeat(300_000)})).refused(413, "invalid_request_error");
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let world = with_limits(Limits { body_timeout: SHORT, ..patient() });
+    let stream = connect(world.address);
+    write(&stream, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{\"conte");
+    let message = answer(stream).refused(408, "invalid_request_error");
+    assert!(message.contains("100 ms"), "{message}");
+}
+
+#[test]
+fn what_is_no_http_harms_nobody() {
+    let world = with_limits(patient());
+    for bytes in
+        [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n", b"\r\n\r\n\r\n"]
+    {
+        let mut stream = connect(world.address);
+        stream.write_all(bytes).unwrap();
+        drop(stream);
+    }
+    let twice = "GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let stream = connect(world.address);
+    write(&stream, twice);
+    assert!(Pending::read_head(stream).status >= 400);
+    health_on(&connect(world.address));
+}
+
+/// The state of the one slot: tokens of the prompt computed, tokens generated.
+fn slot(world: &World) -> Option<(u64, u64)> {
+    let slots: Value = world.get("/slots").ok();
+    let slot = &slots[0];
+    let count = |name: &str| slot[name].as_u64().unwrap();
+    (slot["is_processing"] == true).then(|| (count("n_prompt_tokens_processed"), count("n_decoded")))
+}
+
+#[test]
+fn a_client_that_leaves_ends_what_runs_or_waits_for_it() {
+    let world = with_limits(patient());
+    let prompt: Vec<u32> = (0..1900).map(|token| 300 + token % 700).collect();
+    let slow = |stream: bool| json!({"prompt": prompt, "n_predict": 100, "cache_prompt": false, "stream": stream});
+    let endless = |stream: bool| json!({"prompt": "a", "n_predict": 2000, "ignore_eos": true, "cache_prompt": false, "stream": stream});
+    let mut left = 0.0;
+    let mut leaves = |clients: Vec<TcpStream>| {
+        left += clients.len() as f64;
+        drop(clients);
+        wait_until("what was asked for has been given up", || {
+            world.metric("muser:sequences_cancelled_total") == left && slot(&world).is_none()
+        });
+        assert_eq!(world.metric("llamacpp:requests_deferred"), 0.0);
+    };
+    for stream in [false, true] {
+        let client = world.send("POST", "/completion", &slow(stream));
+        wait_until("part of the prompt is computed", || slot(&world).is_some_and(|(computed, _)| computed < 1900));
+        leaves(vec![client]);
+        let client = world.send("POST", "/completion", &endless(stream));
+        wait_until("some is generated", || slot(&world).is_some_and(|(_, generated)| generated > 2));
+        let waiting: Vec<_> = (0..3).map(|_| world.send("POST", "/completion", &endless(stream))).collect();
+        wait_until("three wait", || world.metric("llamacpp:requests_deferred") == 3.0);
+        leaves(waiting.into_iter().chain([client]).collect());
+    }
+    // Of those that waited, none has run: none has computed anything.
+    assert!(world.metric("llamacpp:prompt_tokens_total") < 2.0 * 1900.0 + 8.0);
+    let label = r#"{route="/completion",method="POST",status="499"}"#;
+    assert!(world.metric(&format!("muser:requests_total{label}")) >= 5.0);
+    world.post("/completion", &json!({"prompt": "a", "n_predict": 1})).ok();
+}
+
+#[test]
+fn a_client_that_does_not_take_its_answer_loses_it() {
+    let world = with_limits(Limits { write_stall: SHORT, ..patient() });
+    // Far more than buffers on the way hold.
+    let body = json!({"prompt": "a", "n_predict": 2000, "n_probs": 1500, "ignore_eos": true, "stream": true});
+    let client = world.send("POST", "/completion", &body);
+    wait_until("it has been given up", || world.metric("muser:sequences_cancelled_total") == 1.0);
+    wait_until("nothing runs", || slot(&world).is_none());
+    drop(client);
+}
