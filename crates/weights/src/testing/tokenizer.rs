@@ -61,10 +61,19 @@ pub(super) fn set_keys(writer: &mut GgufWriter, vocab: u32) -> Result<(), Genera
 
 /// The characters that stand for the 256 bytes, in the order GPT-2 numbers them: first the bytes that are printable in
 /// Latin-1, as themselves, then the others as the characters from U+0100 on.
-fn byte_characters() -> impl Iterator<Item = char> {
-    let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    let others = (0..=u8::MAX).filter(move |byte| !printable(byte)).count();
-    (0..=u8::MAX).filter(printable).map(char::from).chain(('\u{100}'..).take(others))
+pub(super) fn byte_characters() -> impl Iterator<Item = char> {
+    let others = (0..=u8::MAX).filter(|byte| !is_printable(*byte)).count();
+    (0..=u8::MAX).filter(|byte| is_printable(*byte)).map(char::from).chain(('\u{100}'..).take(others))
+}
+
+/// The character that stands for `byte`.
+pub(super) fn byte_character(byte: u8) -> char {
+    let others_before = (0..byte).filter(|byte| !is_printable(*byte)).count();
+    if is_printable(byte) { byte.into() } else { ('\u{100}'..).nth(others_before).unwrap_or_default() }
+}
+
+fn is_printable(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
 #[cfg(test)]
