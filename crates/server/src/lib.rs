@@ -31,7 +31,6 @@ pub use app::{App, Phase};
 pub use error::{ApiError, ErrorKind};
 pub use listen::{ServeError, Server, Tls, TlsError};
 pub use record::{Counters, RequestKind, RequestRecord, Tokens};
-pub use routes::page::PATHS as PAGE_PATHS;
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
 pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings};

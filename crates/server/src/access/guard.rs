@@ -21,9 +21,10 @@ use super::{Access, Exposure};
 use crate::app::{App, Phase};
 use crate::error::{ApiError, ErrorKind};
 use crate::record::recorded;
+use crate::routes::page;
 
-/// Routes that need no key: they tell that there is a server and which model it has.
-const OPEN: &[&str] = &["/", "/health", "/v1/health", "/models", "/v1/models", "/openapi.json", "/assets/{*path}"];
+/// Routes that need no key, besides the page: they tell that there is a server and which model it has.
+const OPEN: &[&str] = &["/health", "/v1/health", "/models", "/v1/models", "/openapi.json"];
 
 /// Answers what must not, or cannot, reach the routes; reads the bodies of the others.
 pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -67,7 +68,8 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
         let message = "the page that asks is of another origin, which this server does not allow (--cors-origins)";
         return Err(ApiError::new(ErrorKind::Permission, message));
     }
-    if route.is_some_and(|route| OPEN.contains(&route)) || request.method() == Method::OPTIONS {
+    let is_open = |route: &str| OPEN.contains(&route) || page::PATHS.contains(&route);
+    if route.is_some_and(is_open) || request.method() == Method::OPTIONS {
         return Ok(());
     }
     if app.phase() == Phase::Loading {

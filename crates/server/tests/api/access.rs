@@ -42,6 +42,9 @@ fn a_key_opens_what_its_scope_says_and_nothing_else() {
     let bearer = |key: &str| format!("Bearer {key}");
     // The statuses for no key, a wrong key, and the keys of each scope.
     let cases = [
+        ("GET", "/", [200, 200, 200, 200, 200]),
+        ("GET", "/page.js", [200, 200, 200, 200, 200]),
+        ("GET", "/page.css", [200, 200, 200, 200, 200]),
         ("GET", "/health", [200, 200, 200, 200, 200]),
         ("GET", "/v1/health", [200, 200, 200, 200, 200]),
         ("GET", "/models", [200, 200, 200, 200, 200]),

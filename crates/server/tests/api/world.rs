@@ -144,12 +144,6 @@ impl World {
         Pending::read_head(self.send(method, path, body))
     }
 
-    /// Sends a request and waits for nothing.
-    pub fn send(&self, method: &str, path: &str, body: &Value) -> TcpStream {
-        let headers = [("Content-Type", "application/json")];
-        send(self.address, method, path, &headers, body.to_string().as_bytes())
-    }
-
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.begin("POST", path, body).finish()
     }
