@@ -8,6 +8,7 @@ use muser_engine::engine::{EngineError, StepRefused, SubmitError};
 use muser_engine::{TemplatesLoadError, VocabularyLoadError};
 use muser_kernels::pool::PoolError;
 use muser_model::{CacheError, ForwardError, LoadError, StepError};
+use muser_server::{ServeError, TlsError};
 use muser_text::ChatError;
 use muser_weights::gguf::OpenError;
 
@@ -92,6 +93,17 @@ pub enum Failure {
     /// Signals cannot be caught.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
+    /// There is no server, or no more.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A certificate or a key cannot be used.
+    #[error("{path:?}: {reason}")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: TlsError,
+    },
     /// Reading standard input failed.
     #[error("standard input: {0}")]
     Stdin(io::Error),
@@ -104,7 +116,9 @@ impl Failure {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Usage(_) | Self::Config(_) | Self::Input { .. } => 2,
+            Self::Usage(_) | Self::Config(_) | Self::Input { .. } | Self::Tls { .. } => 2,
+            Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
+            Self::Serve(_) => 5,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,

@@ -1,8 +1,8 @@
 //! The `muser` binary: flags in, plain values down, exit codes out.
 //!
 //! Standard output is data, standard error is for people. Exit codes: 0 done, 1 failed while running, 2 wrong usage,
-//! 3 the model file is damaged or not supported, 4 it does not fit in memory, 130 interrupted, 141 the reader of standard
-//! output left, 143 terminated.
+//! 3 the model file is damaged or not supported, 4 it does not fit in memory, 5 the server cannot listen where it should,
+//! 130 interrupted, 141 the reader of standard output left, 143 terminated.
 //!
 //! A first SIGINT or SIGTERM ends what is under way cleanly: text ends with a line break, a file that was being written is
 //! removed. A second one ends the process at once.
@@ -41,10 +41,15 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Failure> {
     let args = settings::with_two_dashes(std::env::args_os()).collect();
     let Cli { command, config } = Cli::parse_from(config::with_configured(Cli::command(), args)?);
+    // A server lets requests end before it does, and hears signals itself.
+    if let Command::Serve(args) = &command {
+        return commands::serve::run(args);
+    }
     let interrupt = &Interrupt::listen().map_err(Failure::Signals)?;
     match &command {
         Command::Run(args) => commands::run::run(args, interrupt),
         Command::Chat(args) => commands::chat::run(args, interrupt),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Quantize(args) => commands::quantize::run(args, interrupt),
         Command::Logits(args) => commands::logits::run(args, interrupt),

@@ -1,6 +1,7 @@
 //! What the user asked for, parsed and checked once. Everything below the command line receives plain values.
 
 mod generation;
+pub mod serve;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -33,7 +34,7 @@ pub fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> impl Iterato
 /// Shown by `--help`.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 model file damaged or not supported, 4 does not fit in memory, \
-130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
+5 the server cannot listen where it should, 130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
 ends the program at once.\n";
 
 /// Shown by `--help`.
@@ -60,6 +61,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk with a model through its chat template: a line in, an answer out, until the input ends.
     Chat(ChatArgs),
+    /// Serve the model over HTTP, by llama.cpp's and OpenAI's routes.
+    Serve(Box<serve::ServeArgs>),
     /// Print what a GGUF file holds, its identity, and whether muser can run it.
     Inspect(InspectArgs),
     /// Write a GGUF file with other weight types.

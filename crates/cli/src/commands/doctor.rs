@@ -118,7 +118,8 @@ fn field(path: &str, key: &str) -> Option<String> {
     text.lines().find_map(value)
 }
 
-fn memory(key: &str) -> Option<u64> {
+/// Bytes that the system tells under `key`, where it does.
+pub fn memory(key: &str) -> Option<u64> {
     let kilobytes: u64 = field("/proc/meminfo", key)?.strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }

@@ -10,4 +10,5 @@ pub mod logits;
 pub mod pull;
 pub mod quantize;
 pub mod run;
+pub mod serve;
 pub mod tokenize;

@@ -19,9 +19,20 @@ fn doctor_names_the_kernels_that_run_here_and_measures_memory() {
 fn every_shell_s_script_knows_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = muser(&["completions", shell]).done().stdout;
-        for command in
-            ["run", "chat", "inspect", "quantize", "logits", "bench", "tokenize", "doctor", "config", "completions"]
-        {
+        for command in [
+            "run",
+            "chat",
+            "serve",
+            "pull",
+            "inspect",
+            "quantize",
+            "logits",
+            "bench",
+            "tokenize",
+            "doctor",
+            "config",
+            "completions",
+        ] {
             assert!(script.contains(command), "{shell}: {command}");
         }
     }

@@ -16,6 +16,7 @@ mod pull;
 mod quantize;
 mod run;
 mod sampler;
+mod serve;
 mod stops;
 mod streams;
 mod usage;

@@ -129,7 +129,17 @@ fn help_names_every_flag_and_the_exit_codes() {
         assert!(unknown.is_empty(), "{command}: {unknown:?}");
     }
     assert!(overview.contains("MUSER_ARG_SOME_FLAG") && overview.contains("--config"));
-    for code in ["0 done", "1 failed", "2 wrong usage", "3 model file", "not fit in memory", "130", "141", "143"] {
+    for code in [
+        "0 done",
+        "1 failed",
+        "2 wrong usage",
+        "3 model file",
+        "not fit in memory",
+        "5 the server",
+        "130",
+        "141",
+        "143",
+    ] {
         assert!(overview.contains(code), "{code}");
     }
     assert_eq!(muser(&["--version"]).done().stdout, format!("muser {}\n", env!("CARGO_PKG_VERSION")));

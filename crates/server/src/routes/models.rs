@@ -40,7 +40,7 @@ pub async fn models(State(app): State<Arc<App>>) -> Json<Value> {
 /// What holds where a request says nothing.
 pub async fn props(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let service = app.service()?;
-    let mut params = sampling_settings(&app.settings.sampling);
+    let mut params = sampling_settings(&service.settings.sampling);
     params["n_predict"] = app.settings.tokens_max.map_or(json!(-1), Into::into);
     params["seed"] = json!(-1);
     Ok(Json(json!({

@@ -21,7 +21,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["std::net", "TcpStream", "TcpListener", "UdpSocket", "UnixStream", "UnixListener"],
-        &["crates/server/", "crates/cluster/", "crates/hub/tests/support/"],
+        &["crates/server/", "crates/cluster/", "crates/hub/tests/support/", "crates/cli/tests/"],
         "rules are tested without a network",
     ),
     (&["target_arch", "target_feature"], &["crates/kernels/"], "everything else runs on every processor"),

@@ -1,0 +1,296 @@
+//! `muser serve`: the model over HTTP, until a signal or an admin ends it.
+//!
+//! The port is taken before the model is loaded, so that who asks meanwhile is told to wait. The first signal lets requests
+//! under way end; a second one, or one while the model is loaded, ends the process at once.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use muser_engine::engine::SubmitError;
+use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler, SamplingSettings};
+use muser_kernels::attention::KvLayout;
+use muser_model::Executor;
+use muser_server::{
+    Access, App, Exposure, Keys, Log, Origins, Page, Phase, RequestRecord, Scope, Scopes, ServeError, Server,
+    ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
+};
+use tokio::runtime::{self, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::doctor::memory;
+use crate::failure::Failure;
+use crate::input::read_text;
+use crate::model;
+use crate::output::tell;
+use crate::settings::serve::{AccessArgs, ConnectionArgs, MemoryArgs, ServeArgs, mib};
+
+/// Prompts of one request, times answers to each, at most.
+const ANSWERS_MAX: usize = 16;
+
+/// Runs the command.
+pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let kv = args.memory.kv()?;
+    let access = access(&args.access)?;
+    let tls = tls(&args.connections)?;
+    let server = Server::open(&args.connections.host, args.connections.port, &access)?;
+    let server = match tls {
+        Some(tls) => server.with_tls(tls),
+        None => server,
+    };
+    let url = server.url();
+    let keys = key_state(&access);
+    let app = Arc::new(App::with_server(service_settings(args), server_settings(args, access)));
+    let runtime =
+        runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(ServeError::Runtime)?;
+    let drain = Duration::from_secs(args.connections.drain_seconds.into());
+    let serving = serve(runtime, server, Arc::clone(&app), drain)?;
+    let started = start(args, kv, &app);
+    match &started {
+        Ok((_, about)) => announce(&url, about, &keys),
+        // Whoever waits for the model need not wait any more.
+        Err(_) => app.stop(),
+    }
+    let ended = serving.join().map_err(|_| ServeError::Engine("the server has panicked".into()))?;
+    drop(app);
+    // The engine ends with the last who could ask it; if it has panicked, that was reported.
+    let joined = started.map(|(engine, _)| engine.join());
+    ended?;
+    joined.map(drop)
+}
+
+/// Serves in a thread of its own.
+fn serve(
+    runtime: Runtime,
+    server: Server,
+    app: Arc<App>,
+    drain: Duration,
+) -> Result<JoinHandle<Result<(), ServeError>>, Failure> {
+    let signals = runtime.block_on(async { Signals::new() }).map_err(ServeError::Runtime)?;
+    let serving = move || {
+        let ended = runtime.block_on(server.run(Arc::clone(&app), signals.first(app), drain));
+        // Connections that are still open have had their time.
+        runtime.shutdown_background();
+        ended
+    };
+    Ok(thread::Builder::new().name("server".into()).spawn(serving).map_err(ServeError::Runtime)?)
+}
+
+/// What asks the server to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Self { terminate, interrupt })
+    }
+
+    /// Waits for the first one that is to be heeded; the next one ends the process.
+    async fn first(mut self, app: Arc<App>) {
+        let code = self.next().await;
+        if app.phase() == Phase::Loading {
+            // Loading cannot be interrupted otherwise.
+            process::exit(code);
+        }
+        drop(app);
+        tell("muser: stopping once the requests under way have ended; a second signal stops at once");
+        tokio::spawn(async move { process::exit(self.next().await) });
+    }
+
+    /// The exit code that a shell reports for the signal.
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.terminate.recv() => 143,
+            _ = self.interrupt.recv() => 130,
+        }
+    }
+}
+
+/// What a person wants to know about a server that has just started.
+struct About {
+    model: String,
+    context: usize,
+    slots: usize,
+    queue: usize,
+    budget_bytes: usize,
+    prefix_bytes: usize,
+}
+
+/// Loads the model, and lets the server answer.
+fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, About), Failure> {
+    let files = model::open(args.model.as_deref(), &args.hub)?;
+    let executor = model::executor(Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
+    let config = executor.model().config();
+    let (vocab, context) = (config.vocab, args.context(config.context));
+    let words = Words::load(&files.metadata(), vocab)?;
+    let sampling = args.sampler.settings(args.temp, 0, words.tokenizer.end_of_generation_ids());
+    // What every request would be refused for is said now.
+    Sampler::new(sampling.clone(), vocab).map_err(SubmitError::Sampling)?;
+    let defaults = ServiceSettings { sampling, ..app.settings.clone() };
+    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &executor, (kv, context))?;
+    let settings = EngineSettings {
+        context,
+        kv,
+        // The pages never leave this process and belong to one model.
+        identity: [0; 32],
+        budget_bytes,
+        prefix_bytes_max: prefix_bytes,
+        running_max: args.parallel,
+        waiting_max: args.queue,
+        chunk: ChunkRows::DEFAULT,
+    };
+    let (service, engine) =
+        Service::start(Engine::new(executor, settings)?, words, defaults).map_err(ServeError::Runtime)?;
+    let facts = &service.model;
+    let about = About {
+        model: format!(
+            "{}, {:.1} M weights in {}",
+            app.settings.alias,
+            facts.parameters as f64 / 1e6,
+            size(facts.bytes)
+        ),
+        context,
+        slots: args.parallel.get(),
+        queue: args.queue,
+        budget_bytes,
+        prefix_bytes,
+    };
+    app.ready(service);
+    Ok((engine, about))
+}
+
+/// Bytes of all pages, and of those that are kept for reuse.
+fn budget(
+    args: &MemoryArgs,
+    parallel: usize,
+    executor: &Executor,
+    (kv, context): (KvLayout, usize),
+) -> Result<(usize, usize), Failure> {
+    let one = executor.model().cache_spec(kv, context)?.peak_bytes(context, model::CHUNK_ROWS.get());
+    let half = memory("MemTotal").and_then(|bytes| usize::try_from(bytes / 2).ok()).unwrap_or(usize::MAX);
+    let budget = args.kv_memory.map_or_else(|| one.saturating_mul(parallel).min(half), |count| mib(count.get()));
+    Ok((budget, args.cache_ram.map_or(budget / 2, mib).min(budget)))
+}
+
+fn announce(url: &str, about: &About, keys: &str) {
+    let About { model, context, slots, queue, budget_bytes, prefix_bytes } = about;
+    tell(format_args!("muser: listening on {url}"));
+    tell(format_args!("model    {model}"));
+    tell(format_args!("context  {context} tokens for each request"));
+    tell(format_args!("slots    {slots}; {queue} more requests may wait"));
+    tell(format_args!(
+        "memory   {} for keys and values, of which {} for reuse",
+        size(*budget_bytes),
+        size(*prefix_bytes)
+    ));
+    tell(format_args!("keys     {keys}"));
+}
+
+fn size(bytes: usize) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+fn service_settings(args: &ServeArgs) -> ServiceSettings {
+    let stem = args.model.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
+    let stem = stem.or_else(|| args.hub.hf_repo.as_ref().map(ToString::to_string));
+    ServiceSettings {
+        alias: args.alias.clone().or(stem).unwrap_or_else(|| "glimmer-mini".into()),
+        model_path: args.model.clone(),
+        // Each request brings its own seed, or gets a new one; the tokens that end a text are known with the model.
+        sampling: args.sampler.settings(args.temp, 0, &[]),
+        tokens_max: args.tokens_max(),
+        build: concat!("muser ", env!("CARGO_PKG_VERSION")).into(),
+        ping: Duration::from_secs(args.connections.sse_ping_interval.get().into()),
+        answers_max: ANSWERS_MAX,
+    }
+}
+
+fn server_settings(args: &ServeArgs, access: Access) -> ServerSettings {
+    let page = |hidden| if hidden { Page::Hidden } else { Page::Shown };
+    ServerSettings {
+        access,
+        limits: args.connections.limits(),
+        metrics: page(args.no_metrics),
+        slots: page(args.no_slots),
+        log: Log(Some(Arc::new(|record: &RequestRecord| tell(line_of(record))))),
+    }
+}
+
+/// A line for people: nothing of what was asked or answered, and nothing that the client could have made up.
+fn line_of(record: &RequestRecord) -> String {
+    let RequestRecord { method, route, status, complete, elapsed, tokens } = record;
+    let route = route.as_deref().unwrap_or("(no such path)");
+    let mut line = format!("{method} {route} {status} {} ms", elapsed.as_millis());
+    if tokens.prompt > 0 {
+        line += &format!(", {} tokens read, {} generated", tokens.prompt, tokens.generated);
+    }
+    if !complete {
+        line += ", the client left";
+    }
+    line
+}
+
+fn access(args: &AccessArgs) -> Result<Access, Failure> {
+    let mut keys = Keys::default();
+    let given = [
+        ("--api-key", &args.api_key, Scope::Use),
+        ("--metrics-key", &args.metrics_key, Scope::Metrics),
+        ("--admin-key", &args.admin_key, Scope::Admin),
+    ];
+    for (flag, values, scope) in given {
+        for key in values {
+            let wrong = |reason| Failure::Usage(format!("{flag}: {reason}"));
+            keys.add(key, Scopes::NONE.with(scope)).map_err(wrong)?;
+        }
+    }
+    for path in &args.api_key_file {
+        let text = read_text(path)?;
+        let wrong = |error: muser_server::KeyFileError| Failure::Input {
+            path: path.clone(),
+            line: error.line,
+            reason: error.reason.to_string(),
+        };
+        let before = keys.len();
+        keys.add_file(&text).map_err(wrong)?;
+        if keys.len() == before {
+            // An empty file would leave the server open to all, which nobody means by it.
+            return Err(Failure::Usage(format!("{path:?} has no keys")));
+        }
+        if fs::metadata(path).map_err(Failure::io(path))?.permissions().mode() & 0o004 != 0 {
+            tell(format_args!("muser: every user of this machine can read the keys in {path:?} (chmod 600 helps)"));
+        }
+    }
+    let mut origins = Origins::default();
+    for origin in &args.cors_origins {
+        origins.add(origin).map_err(|error| Failure::Usage(format!("--cors-origins: {error}")))?;
+    }
+    let exposure = if args.insecure_public { Exposure::Public } else { Exposure::Local };
+    Ok(Access { keys, origins, exposure })
+}
+
+fn key_state(access: &Access) -> String {
+    match (access.keys.len(), access.exposure) {
+        (0, Exposure::Local) => "none: everybody on this machine may ask".into(),
+        (0, Exposure::Public) => "none: EVERYBODY WHO REACHES THIS ADDRESS MAY ASK".into(),
+        (1, _) => "1 key".into(),
+        (count, _) => format!("{count} keys"),
+    }
+}
+
+fn tls(args: &ConnectionArgs) -> Result<Option<Tls>, Failure> {
+    let (Some(certificates), Some(key)) = (&args.ssl_cert_file, &args.ssl_key_file) else { return Ok(None) };
+    let read = |path: &PathBuf| fs::read(path).map_err(Failure::io(path));
+    let made = Tls::from_pem(&read(certificates)?, &read(key)?).map_err(|reason| {
+        let path = if matches!(reason, TlsError::Key(_)) { key } else { certificates };
+        Failure::Tls { path: path.clone(), reason }
+    });
+    made.map(Some)
+}
