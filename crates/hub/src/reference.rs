@@ -117,6 +117,17 @@ impl RepoId {
     }
 }
 
+/// As users write it.
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Repo { id, quant: None } => id.fmt(f),
+            Self::Repo { id, quant: Some(quant) } => write!(f, "{id}:{quant}"),
+        }
+    }
+}
+
 impl fmt::Display for RepoId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.user, self.name)

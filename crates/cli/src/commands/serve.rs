@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use muser_engine::engine::SubmitError;
-use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler, SamplingSettings};
+use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
 use muser_model::Executor;
 use muser_server::{

@@ -174,7 +174,7 @@ impl SamplerArgs {
     }
 }
 
-fn temperature(text: &str) -> Result<f32, String> {
+pub(super) fn temperature(text: &str) -> Result<f32, String> {
     let temperature = text.parse().ok().filter(|value: &f32| value.is_finite() && *value >= 0.0);
     temperature.ok_or_else(|| "needs a finite number that is not negative".into())
 }

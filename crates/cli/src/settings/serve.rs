@@ -8,6 +8,7 @@ use clap::Args;
 use muser_kernels::attention::KvLayout;
 use muser_server::{Limits, Origins};
 
+use super::generation::temperature;
 use super::{HubArgs, KvType, MachineArgs, SamplerArgs};
 use crate::failure::Failure;
 
@@ -37,7 +38,7 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: i64,
     /// Temperature where a request does not say; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", value_name = "T", default_value_t = 0.8)]
+    #[arg(long, alias = "temperature", value_name = "T", default_value_t = 0.8, value_parser = temperature)]
     pub temp: f32,
     #[command(flatten)]
     pub sampler: SamplerArgs,
