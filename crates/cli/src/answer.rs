@@ -60,6 +60,7 @@ impl<'a> Answerer<'a> {
             identity: [0; 32],
             budget_bytes: needed + kept,
             prefix_bytes_max: kept,
+            installed_bytes_max: 0,
             running_max: NonZeroUsize::MIN,
             waiting_max: 1,
             chunk: ChunkRows::DEFAULT,

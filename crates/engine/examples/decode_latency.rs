@@ -114,6 +114,7 @@ fn engine(model: &Arc<Model>, threads: NonZeroUsize, chunk: ChunkRows) -> Result
         identity: [0; 32],
         budget_bytes: 2 * bytes,
         prefix_bytes_max: 0,
+        installed_bytes_max: 0,
         running_max: const { rows(2) },
         waiting_max: 2,
         chunk,

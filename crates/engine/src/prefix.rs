@@ -190,6 +190,11 @@ impl PrefixIndex {
         self.spec.pages_at(layer, cut * PAGE_ROWS, PageSet::Window)
     }
 
+    /// A page that is kept.
+    pub(crate) fn kept_page(&self, layer: usize, name: &PageName) -> Option<&SealedPage> {
+        self.kept(layer, name).map(|kept| &kept.page)
+    }
+
     fn kept(&self, layer: usize, name: &PageName) -> Option<&Kept> {
         self.pages.get(name)?[layer].as_ref()
     }

@@ -65,6 +65,7 @@ fn a_warm_step_of_decode_allocates_nothing_whatever_the_sampler_does() {
         identity: [0; 32],
         budget_bytes: 1 << 30,
         prefix_bytes_max: 1 << 30,
+        installed_bytes_max: 0,
         running_max: NonZeroUsize::new(3).unwrap(),
         waiting_max: 3,
         chunk: ChunkRows { alone: rows, while_decoding: rows },

@@ -248,10 +248,19 @@ impl DetachedCache {
     /// # Errors
     /// [`InstallError::Missing`].
     pub fn finish(self) -> Result<SequenceCache, InstallError> {
+        let pool = self.pool.clone();
+        self.finish_into(pool)
+    }
+
+    /// As [`Self::finish`], for a cache that takes its later pages from `pool`. Those that arrived stay with their own pool.
+    ///
+    /// # Errors
+    /// [`InstallError::Missing`].
+    pub fn finish_into(self, pool: PagePool) -> Result<SequenceCache, InstallError> {
         if let Some(incomplete) = self.first_missing() {
             return Err(incomplete);
         }
-        let mut cache = SequenceCache::new(self.spec, self.pool);
+        let mut cache = SequenceCache::new(self.spec, pool);
         for (run, arrivals) in cache.layers.iter_mut().zip(self.layers) {
             run.first = arrivals.expected.start;
             run.pages.extend(arrivals.pages.into_iter().flatten());

@@ -143,6 +143,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
         identity: [0; 32],
         budget_bytes,
         prefix_bytes_max: prefix_bytes,
+        installed_bytes_max: 0,
         running_max: args.parallel,
         waiting_max: args.queue,
         chunk: ChunkRows::DEFAULT,

@@ -63,7 +63,7 @@ impl Engine {
         // At least one token is computed: it gives the logits.
         let pages = (sequence.tokens.len() - 1) / PAGE_ROWS;
         let mut admission = Admission { reused_pages: 0, shared_pages: 0, landmark: None };
-        if sequence.reuse == PrefixReuse::Share && pages > 0 {
+        if sequence.reuse == PrefixReuse::Share && pages > 0 && !sequence.is_installed() {
             let names = sequence.names(identity, pages);
             // Whoever begins with the same page and is still at it will leave what this one can then reuse.
             let awaited = |running: &Running| running.sequence.first_name() == names.first() && !running.decodes();
@@ -83,7 +83,9 @@ impl Engine {
 
     fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut dyn FnMut(Event<'_>)) {
         let Admission { reused_pages, shared_pages, landmark } = admission;
-        let cache = if reused_pages > 0 {
+        let cache = if let Some(installed) = sequence.take_installed() {
+            installed
+        } else if reused_pages > 0 {
             self.prefixes.resume(sequence.names(&self.settings.identity, reused_pages), &self.pool)
         } else {
             SequenceCache::new(self.spec.clone(), self.pool.clone())

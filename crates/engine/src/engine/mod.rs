@@ -14,10 +14,13 @@
 //!
 //! - `request` is what goes in and comes out.
 //! - `sequence` is one request under way.
+//! - `install` is keys and values that come from elsewhere, `export` those that go there.
 //! - `admission` is before the pass: who starts, who takes part, room for their pages.
 //! - `step` is the pass, and what came of it.
 
 mod admission;
+mod export;
+mod install;
 mod request;
 mod sequence;
 mod step;
@@ -32,9 +35,11 @@ use muser_model::{Executor, SequenceInput};
 use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
 use crate::sampler::{Sampler, SamplerWorkspace};
+pub use export::{Export, PageBytes, ReadyPage};
+pub use install::{Installation, Installed, NotInstallable};
 pub use request::{
-    EngineError, Event, Finish, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport, SubmitError,
-    TokenEvent,
+    ComputedPages, EngineError, Event, Finish, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
+    SubmitError, TokenEvent,
 };
 use sequence::{Part, Running, Sequence};
 
@@ -51,6 +56,9 @@ pub struct EngineSettings {
     pub budget_bytes: usize,
     /// Of these, bytes of pages kept for reuse at most; 0 keeps none. Pages in use count where a kept prefix needs them.
     pub prefix_bytes_max: usize,
+    /// Bytes of pages that come from elsewhere, beside the others: while they arrive, and as long as anybody holds them; 0
+    /// takes none.
+    pub installed_bytes_max: usize,
     /// Sequences that run at once.
     pub running_max: NonZeroUsize,
     /// Requests that wait at most.
@@ -66,6 +74,8 @@ pub struct Engine {
     settings: EngineSettings,
     spec: Arc<CacheSpec>,
     pool: PagePool,
+    /// Where pages that arrive are put: they take no room that a running sequence counts on.
+    installs: PagePool,
     prefixes: PrefixIndex,
     /// In the order of their ids; the interrupted ones are older than those that never ran.
     waiting: VecDeque<Sequence>,
@@ -102,6 +112,7 @@ impl Engine {
         let spec = executor.model().cache_spec(settings.kv, settings.context)?;
         Ok(Self {
             pool: PagePool::new(settings.budget_bytes),
+            installs: PagePool::new(settings.installed_bytes_max),
             prefixes: PrefixIndex::new(Arc::clone(&spec), settings.prefix_bytes_max),
             spec,
             waiting: VecDeque::new(),
@@ -120,15 +131,7 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`] says why it was refused; nothing has changed then.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, SubmitError> {
-        let sampler = self.check(&request)?;
-        let (waiting, max) = (self.waiting.len(), self.settings.waiting_max);
-        if waiting >= max {
-            return Err(SubmitError::QueueFull { waiting, max });
-        }
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.waiting.push_back(Sequence::new(id, request, sampler));
-        Ok(id)
+        self.enqueue(request, Sequence::new)
     }
 
     /// Ends a request at the beginning of the next step, which tells of it: no row of it is computed any more, and if it
@@ -164,6 +167,11 @@ impl Engine {
         self.pool.usage()
     }
 
+    /// Memory of pages that came from elsewhere, or are on their way.
+    pub fn installed_memory(&self) -> PoolUse {
+        self.installs.usage()
+    }
+
     /// Bytes of pages kept for reuse, each counted once; some may be in use as well.
     pub fn prefix_bytes(&self) -> usize {
         self.prefixes.bytes()
@@ -177,6 +185,22 @@ impl Engine {
     /// The settings.
     pub fn settings(&self) -> &EngineSettings {
         &self.settings
+    }
+
+    fn enqueue(
+        &mut self,
+        request: Request,
+        sequence: impl FnOnce(RequestId, Request, Sampler) -> Sequence,
+    ) -> Result<RequestId, SubmitError> {
+        let sampler = self.check(&request)?;
+        let (waiting, max) = (self.waiting.len(), self.settings.waiting_max);
+        if waiting >= max {
+            return Err(SubmitError::QueueFull { waiting, max });
+        }
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.waiting.push_back(sequence(id, request, sampler));
+        Ok(id)
     }
 
     fn check(&self, request: &Request) -> Result<Sampler, SubmitError> {

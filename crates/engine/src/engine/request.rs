@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muser_kv::SpecError;
+use muser_kv::{ExportError, ExportedPage, SealedPage, SequenceCache, SpecError};
 use muser_model::{CacheError, ForwardError, StepError};
 
 use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
@@ -162,6 +162,8 @@ pub enum Event<'a> {
         computed: usize,
         /// Tokens that need them before the next token can be chosen.
         total: usize,
+        /// The pages, to be given to others; absent where the next token is chosen in the same step.
+        pages: Option<ComputedPages<'a>>,
     },
     /// A token was chosen.
     Token(TokenEvent<'a>),
@@ -213,6 +215,39 @@ pub struct Outcome {
     pub reused: usize,
     /// How often it gave up its pages to others and computed them again.
     pub preemptions: usize,
+}
+
+/// The pages of a sequence between two steps: whole ones can be shared, and never change again.
+#[derive(Clone, Copy, Debug)]
+pub struct ComputedPages<'a>(&'a SequenceCache);
+
+impl<'a> ComputedPages<'a> {
+    pub(super) fn of(cache: &'a SequenceCache) -> Self {
+        Self(cache)
+    }
+
+    /// A share in a full page, by absolute index.
+    ///
+    /// # Errors
+    /// If the page is not full, or not held.
+    pub fn sealed(&self, layer: usize, page: usize) -> Result<SealedPage, ExportError> {
+        self.0.sealed_page(layer, page)
+    }
+
+    /// The bytes of a page, full or not, in canonical form.
+    ///
+    /// # Errors
+    /// If the page is not held.
+    pub fn exported(&self, layer: usize, page: usize) -> Result<ExportedPage<'a>, ExportError> {
+        self.0.export_page(layer, page)
+    }
+}
+
+/// Whether they are the same sequence's.
+impl PartialEq for ComputedPages<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
 }
 
 /// One chosen token.

@@ -29,6 +29,8 @@ pub(super) struct Sequence {
     sampler: Sampler,
     stop_tokens: Arc<[u32]>,
     logprobs: Option<LogprobsWanted>,
+    /// Keys and values of all of the prompt but its last token, until it starts.
+    installed: Option<SequenceCache>,
 }
 
 /// A sequence that runs.
@@ -83,7 +85,23 @@ impl Sequence {
             sampler,
             stop_tokens,
             logprobs,
+            installed: None,
         }
+    }
+
+    /// The request, which has been checked, with what was installed for it.
+    pub(super) fn installed(id: RequestId, request: Request, sampler: Sampler, installed: SequenceCache) -> Self {
+        Self { installed: Some(installed), ..Self::new(id, request, sampler) }
+    }
+
+    /// Whether it starts from what was installed.
+    pub(super) fn is_installed(&self) -> bool {
+        self.installed.is_some()
+    }
+
+    /// What was installed for it; only once.
+    pub(super) fn take_installed(&mut self) -> Option<SequenceCache> {
+        self.installed.take()
     }
 
     /// Tokens generated.
@@ -159,7 +177,7 @@ impl Part<'_> {
     ) {
         let Sequence { id, ref tokens, ref sampler, ref stop_tokens, logprobs, .. } = *self.sequence;
         if let Some(total) = self.prefilled {
-            on_event(Event::PrefillProgress { id, computed: total, total });
+            on_event(Event::PrefillProgress { id, computed: total, total, pages: None });
         }
         let token = sampler.choose(logits, tokens, workspace);
         let is_stop = stop_tokens.contains(&token);

@@ -5,7 +5,7 @@ use std::mem;
 use muser_kv::{PAGE_ROWS, SequenceCache};
 use muser_model::{LogitsWanted, SequenceInput};
 
-use super::request::{Event, Finish, PrefixReuse, StepRefused, StepReport};
+use super::request::{ComputedPages, Event, Finish, PrefixReuse, StepRefused, StepReport};
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
 use crate::policy::WorkClass;
@@ -80,7 +80,8 @@ impl Engine {
                 continue;
             }
             if work.class == WorkClass::Prefill && chosen.is_none() {
-                on_event(Event::PrefillProgress { id, computed: rows, total });
+                let pages = Some(ComputedPages::of(cache));
+                on_event(Event::PrefillProgress { id, computed: rows, total, pages });
             }
             let reached = landmark.take_if(|landmark| *landmark <= rows).is_some();
             if reached {

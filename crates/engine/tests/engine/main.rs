@@ -2,6 +2,7 @@
 
 mod company;
 mod failures;
+mod installation;
 mod memory;
 mod prefixes;
 mod scheduling;

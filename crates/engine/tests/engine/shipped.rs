@@ -32,6 +32,7 @@ fn world(model: &Arc<Model>, kv: KvLayout, kernels: Kernels, threads: usize, chu
         identity: [0; 32],
         budget_bytes: 1 << 30,
         prefix_bytes_max: 0,
+        installed_bytes_max: 0,
         running_max: non_zero(1),
         waiting_max: 1,
         chunk: ChunkRows { alone: rows, while_decoding: rows },

@@ -104,6 +104,7 @@ pub fn roomy(kv: KvLayout) -> EngineSettings {
         identity: [7; 32],
         budget_bytes: 1 << 30,
         prefix_bytes_max: 1 << 29,
+        installed_bytes_max: 0,
         running_max: non_zero(8),
         waiting_max: 100,
         chunk: ChunkRows { alone: non_zero(96), while_decoding: non_zero(16) },
@@ -207,7 +208,7 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
             let story = stories.entry(id).or_default();
             assert_eq!(story.reused.replace(reused), None, "{id:?} started twice");
         }
-        Event::PrefillProgress { id, computed, total } => {
+        Event::PrefillProgress { id, computed, total, .. } => {
             assert!(computed <= total);
             let story = stories.get_mut(&id).unwrap();
             story.waits_again = false;

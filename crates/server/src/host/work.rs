@@ -118,7 +118,7 @@ impl Requests {
         let at = Instant::now();
         let (id, what) = match event {
             Event::Started { id, reused } => (id, What::Started { reused, slot: self.occupy(id) }),
-            Event::PrefillProgress { id, computed, total } => {
+            Event::PrefillProgress { id, computed, total, .. } => {
                 self.occupy(id);
                 (id, What::Progress { computed, total })
             }

@@ -223,6 +223,7 @@ pub fn service(setup: Setup) -> (Service, JoinHandle<()>) {
         identity: [0; 32],
         budget_bytes: 256 << 20,
         prefix_bytes_max: 64 << 20,
+        installed_bytes_max: 0,
         running_max: NonZeroUsize::new(setup.slots).unwrap(),
         waiting_max: setup.waiting_max,
         chunk: ChunkRows::DEFAULT,

@@ -1,0 +1,170 @@
+//! Keys and values that come from elsewhere: what is missing, off to the side, and then a sequence's in one step.
+//!
+//! An [`Installation`] is not part of the engine. It is filled wherever its pages arrive, by whoever checks them, and
+//! nothing of it is visible before [`Installation::finish`] has found it complete and [`Engine::submit_installed`] has
+//! made it the beginning of a request. Dropped before that, it leaves nothing behind.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use muser_kv::{CacheSpec, DetachedCache, InstallError, PAGE_ROWS, PageName, PagePool, PageSet, SequenceCache};
+
+use super::Engine;
+use super::request::{PrefixReuse, Request, RequestId, SubmitError};
+use super::sequence::Sequence;
+
+/// The keys and values of a prompt without its last token, while they arrive.
+#[derive(Debug)]
+pub struct Installation {
+    detached: DetachedCache,
+    spec: Arc<CacheSpec>,
+    tokens: Vec<u32>,
+    held_pages: usize,
+    held_name: Option<PageName>,
+    /// Where the sequence takes its later pages from.
+    pool: PagePool,
+}
+
+/// All keys and values of a prompt without its last token: the token that gives the first logits is always computed here.
+#[derive(Debug)]
+pub struct Installed {
+    cache: SequenceCache,
+    tokens: Vec<u32>,
+}
+
+/// Why nothing can be installed for a prompt. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotInstallable {
+    /// There is no token before the last one.
+    #[error("a prompt of {tokens} tokens has nothing to bring: the last token is computed here")]
+    TooShort {
+        /// Tokens of the prompt.
+        tokens: usize,
+    },
+    /// The prompt does not fit.
+    #[error("the prompt has {tokens} tokens, the context holds {context}")]
+    TooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Positions of the engine's sequences.
+        context: usize,
+    },
+    /// What is missing does not fit beside what is being installed already and what is in use of it.
+    #[error("{wanted_bytes} bytes of pages are missing, and {free_bytes} are free for installations")]
+    NoRoom {
+        /// Bytes that are missing.
+        wanted_bytes: usize,
+        /// Bytes that could be had.
+        free_bytes: usize,
+    },
+}
+
+impl Installation {
+    /// Full pages from the beginning that are held here already.
+    pub fn held_pages(&self) -> usize {
+        self.held_pages
+    }
+
+    /// The name of the last of them, which says all that comes before.
+    pub fn held_name(&self) -> Option<PageName> {
+        self.held_name
+    }
+
+    /// The tokens whose keys and values are wanted.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The pages of `layer` that have to come, by absolute index.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn missing_pages(&self, layer: usize) -> Range<usize> {
+        self.spec.pages_to_ship(layer, self.tokens.len(), self.held_pages * PAGE_ROWS)
+    }
+
+    /// The shape of the cache.
+    pub fn spec(&self) -> &CacheSpec {
+        &self.spec
+    }
+
+    /// Copies a page in canonical form into place.
+    ///
+    /// # Errors
+    /// Any [`InstallError`] that a page can cause; the page then changes nothing.
+    pub fn install(&mut self, layer: usize, page: usize, bytes: &[u8]) -> Result<(), InstallError> {
+        self.detached.install_page(layer, page, bytes)
+    }
+
+    /// What arrived, if all of it did; otherwise it is gone.
+    ///
+    /// # Errors
+    /// [`InstallError::Missing`].
+    pub fn finish(self) -> Result<Installed, InstallError> {
+        Ok(Installed { cache: self.detached.finish_into(self.pool)?, tokens: self.tokens })
+    }
+}
+
+impl Engine {
+    /// Begins to bring the keys and values of `prompt`, all but those of its last token. Pages that are held here are in
+    /// place already, if `reuse` says so.
+    ///
+    /// # Errors
+    /// [`NotInstallable`].
+    pub fn begin_installation(&mut self, prompt: &[u32], reuse: PrefixReuse) -> Result<Installation, NotInstallable> {
+        let context = self.settings.context;
+        let rows = match prompt.len() {
+            tokens @ 0..=1 => return Err(NotInstallable::TooShort { tokens }),
+            tokens if tokens >= context => return Err(NotInstallable::TooLong { tokens, context }),
+            tokens => tokens - 1,
+        };
+        let tokens = prompt[..rows].to_vec();
+        let names: Vec<PageName> = muser_kv::names_of(&self.settings.identity, &tokens).collect();
+        let held_pages = match reuse {
+            PrefixReuse::Share => self.prefixes.longest(&names).resumable,
+            PrefixReuse::Isolate => 0,
+        };
+        let refused = "the rows fit the context, and the pages of a resumable cut are kept";
+        let (spec, pool) = (Arc::clone(&self.spec), self.installs.clone());
+        let mut detached = DetachedCache::new(spec, pool, rows, PageSet::Window).expect(refused);
+        // Held pages first: then giving up other prefixes cannot take them away.
+        for layer in 0..self.spec.layers().len() {
+            for page in detached.expected_pages(layer).filter(|page| *page < held_pages) {
+                let kept = self.prefixes.kept_page(layer, &names[page]).expect(refused);
+                detached.install_shared(layer, page, kept).expect(refused);
+            }
+        }
+        let wanted = self.spec.page_payload_bytes(rows, held_pages * PAGE_ROWS);
+        let wanted_bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
+        while wanted_bytes > self.free_for_installations() {
+            // Giving up prefixes is in vain if there would never be room.
+            if wanted_bytes > self.settings.installed_bytes_max || !self.prefixes.evict_one() {
+                return Err(NotInstallable::NoRoom { wanted_bytes, free_bytes: self.free_for_installations() });
+            }
+        }
+        let held_name = held_pages.checked_sub(1).map(|last| names[last]);
+        let spec = Arc::clone(&self.spec);
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, pool: self.pool.clone() })
+    }
+
+    /// Queues a request whose prompt begins with what was installed: it starts as if it had computed that itself. Should it
+    /// have to give up its pages before its end, they are computed here.
+    ///
+    /// # Errors
+    /// [`SubmitError`], as of [`Self::submit`]; what was installed is gone then.
+    ///
+    /// # Panics
+    /// If the prompt is not what was installed and one token more.
+    pub fn submit_installed(&mut self, request: Request, installed: Installed) -> Result<RequestId, SubmitError> {
+        let fits = request.prompt.len() == installed.tokens.len() + 1 && request.prompt.starts_with(&installed.tokens);
+        assert!(fits, "what was installed is of another prompt");
+        self.enqueue(request, |id, request, sampler| Sequence::installed(id, request, sampler, installed.cache))
+    }
+
+    /// Bytes of pages that installations can take now.
+    fn free_for_installations(&self) -> usize {
+        let held = self.installs.usage();
+        held.budget_bytes - held.live_bytes
+    }
+}
