@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use muser_engine::engine::SubmitError;
 
-use crate::host::Refused;
+use muser_host::Refused;
 
 /// A refusal, `{"error": {"code", "message", "type"}}` with what else the kind of error has.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,7 +137,7 @@ impl From<Refused> for ApiError {
             Refused::Submit(SubmitError::QueueFull { .. }) => {
                 Self::new(ErrorKind::RateLimit, message).retry_after(RETRY_SECONDS)
             }
-            Refused::Submit(_) => Self::invalid(message),
+            Refused::Submit(_) | Refused::NotInstallable(_) => Self::invalid(message),
             Refused::Stopped => Self::new(ErrorKind::Unavailable, message),
         }
     }

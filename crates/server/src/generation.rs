@@ -8,10 +8,10 @@ use muser_engine::{Finish, LogprobsWanted, SamplingSettings};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
-use crate::host::{Answer, News, What};
 use crate::record::Tally;
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
+use muser_host::{Answer, News, What};
 
 /// What to answer, and how.
 #[derive(Clone, Debug)]

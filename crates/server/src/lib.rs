@@ -1,6 +1,5 @@
 //! The engine over HTTP: llama.cpp's and OpenAI's routes on one engine.
 //!
-//! - `host` is the engine in a thread of its own, and the only door to it.
 //! - `service` is what answers once the model is there; `app` is the server around it: loading, answering, stopping.
 //! - `listen` is connections and their limits, `access` who may ask, `record` what is told of each request.
 //! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
@@ -13,7 +12,6 @@ mod conversation;
 mod error;
 mod fields;
 mod generation;
-pub mod host;
 mod listen;
 mod options;
 mod probabilities;

@@ -4,7 +4,7 @@ use muser_engine::{LogprobsStage, TokenLogprob};
 use muser_text::{ControlTokens, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::host::ChosenToken;
+use muser_host::ChosenToken;
 
 /// One object per token that has probabilities: `{id, token, bytes, logprob, top_logprobs}`, or after sampling
 /// `{id, token, bytes, prob, top_probs}`.

@@ -8,8 +8,8 @@ use muser_engine::{Engine, VocabularyLoadError, load_templates, load_tokenizer, 
 use muser_text::{ChatTemplates, Tokenizer};
 use muser_weights::gguf::Metadata;
 
-use crate::host::EngineHost;
 use crate::settings::ServiceSettings;
+use muser_host::EngineHost;
 
 /// A model's words: text to tokens, conversations to text.
 #[derive(Debug)]

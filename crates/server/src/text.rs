@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use muser_text::{ControlTokens, EmptyStopString, StopStrings, StreamDecoder, Tokenizer};
 
-use crate::host::ChosenToken;
+use muser_host::ChosenToken;
 
 /// The text of one answer while it grows.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::host::EngineStatus;
 use crate::record::{Counters, RequestKind};
 use crate::settings::Page;
+use muser_host::EngineStatus;
 
 /// The counts now.
 pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::host::Slot;
 use crate::settings::Page;
+use muser_host::Slot;
 
 /// The query of the route.
 #[derive(Debug, Default, serde::Deserialize)]

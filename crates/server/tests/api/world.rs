@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
+use muser_host::EngineStatus;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_model::{Executor, Model};
-use muser_server::host::EngineStatus;
 use muser_server::{App, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
 use muser_weights::gguf::ModelFiles;
 use serde_json::Value;

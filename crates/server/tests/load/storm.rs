@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::cases::{CONTEXT, Case};
 use crate::client::Pending;
 use crate::footprint::{Footprint, open_descriptors, resident_kib};
-use muser_server::host::Totals;
+use muser_host::Totals;
 
 use crate::world::{Setup, World, shipped};
 

@@ -12,7 +12,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
-    ("server", &["engine", "kernels", "kv", "model", "text", "weights"]),
+    ("host", &["engine", "kernels", "kv", "model", "weights"]),
+    ("server", &["engine", "host", "kernels", "kv", "model", "text", "weights"]),
     ("cli", &["engine", "hub", "kernels", "kv", "model", "server", "text", "weights"]),
 ];
 

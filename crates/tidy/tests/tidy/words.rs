@@ -11,7 +11,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["Instant::now"],
-        &["crates/cli/", "crates/server/", "crates/lab/", "/examples/", "/benches/"],
+        &["crates/cli/", "crates/host/", "crates/server/", "crates/lab/", "/examples/", "/benches/"],
         "everything below takes the time as an argument, or needs none",
     ),
     (

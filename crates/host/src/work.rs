@@ -5,11 +5,11 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use muser_engine::Engine;
-use muser_engine::engine::{Event, RequestId, StepRefused};
+use muser_engine::engine::{Event, Export, RequestId, StepRefused};
 use tokio::sync::{mpsc, watch};
 
-use super::status::{EngineStatus, Task, Totals};
-use super::{ChosenToken, News, Order, TokenLogprobs, What};
+use crate::status::{EngineStatus, Task, Totals};
+use crate::{ChosenToken, Extra, News, Order, TokenLogprobs, What};
 
 /// Requests under way, and what is known about them.
 struct Requests {
@@ -33,6 +33,8 @@ struct Open {
     started: Option<Instant>,
     first_token: Option<Instant>,
     cancelled: bool,
+    /// Pages of it that are wanted elsewhere.
+    export: Option<Export>,
 }
 
 /// Tells whoever asks that the engine is gone, even if it went by a panic.
@@ -80,15 +82,23 @@ impl Requests {
     fn take(&mut self, engine: &mut Engine, order: Order) {
         match order {
             // Dropping the reply says that there is no engine for it.
-            Order::Submit { .. } if self.stopping => {}
-            Order::Submit { request, news, reply } => {
+            Order::Submit { .. } | Order::BeginInstallation { .. } if self.stopping => {}
+            Order::Submit { request, extra, news, reply } => {
                 let prompt = request.prompt.len();
-                let submitted = engine.submit(*request);
+                let (submitted, export) = match extra {
+                    Extra::Nothing => (engine.submit(*request), None),
+                    Extra::Installed(installed) => (engine.submit_installed(*request, *installed), None),
+                    Extra::Export(export) => (engine.submit(*request), Some(export)),
+                };
                 if let Ok(id) = &submitted {
-                    self.open.insert(*id, Open::new(news, prompt));
+                    self.open.insert(*id, Open { export, ..Open::new(news, prompt) });
                 }
                 // Whoever asked may have left, and then its channel is closed.
                 let _ = reply.send(submitted.map(drop));
+            }
+            Order::BeginInstallation { prompt, reuse, reply } => {
+                // Whoever asked may have left; what was begun is dropped then.
+                let _ = reply.send(engine.begin_installation(&prompt, reuse).map(Box::new));
             }
             Order::Stop => {
                 self.stopping = true;
@@ -118,9 +128,13 @@ impl Requests {
         let at = Instant::now();
         let (id, what) = match event {
             Event::Started { id, reused } => (id, What::Started { reused, slot: self.occupy(id) }),
-            Event::PrefillProgress { id, computed, total, .. } => {
+            Event::PrefillProgress { id, computed, total, pages } => {
                 self.occupy(id);
-                (id, What::Progress { computed, total })
+                let export = self.open.get_mut(&id).and_then(|open| open.export.as_mut());
+                match export.zip(pages).map_or(Ok(Vec::new()), |(export, pages)| export.ready(computed, pages)) {
+                    Ok(pages) => (id, What::Progress { computed, total, pages }),
+                    Err(error) => return self.give_up(id, News { at, what: What::Failed(error.to_string()) }),
+                }
             }
             Event::Token(event) => {
                 let logprobs =
@@ -147,6 +161,15 @@ impl Requests {
         if let Some(open) = self.open.remove(&id) {
             self.totals.add(&open, at);
             self.last_words.push((open.news, news));
+        }
+    }
+
+    /// Says a last word early. With the channel closed, the request is cancelled before the next step.
+    fn give_up(&mut self, id: RequestId, word: News) {
+        if let Some(open) = self.open.get_mut(&id) {
+            let (closed, _) = mpsc::unbounded_channel();
+            let news = std::mem::replace(&mut open.news, closed);
+            self.last_words.push((news, word));
         }
     }
 
@@ -184,7 +207,8 @@ impl Requests {
 impl Open {
     fn new(news: mpsc::UnboundedSender<News>, prompt: usize) -> Self {
         let (reused, computed, generated) = (0, 0, 0);
-        Self { news, prompt, reused, computed, generated, started: None, first_token: None, cancelled: false }
+        let (started, first_token, cancelled, export) = (None, None, false, None);
+        Self { news, prompt, reused, computed, generated, started, first_token, cancelled, export }
     }
 
     fn note(&mut self, at: Instant, what: &What) {

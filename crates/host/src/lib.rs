@@ -14,7 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use muser_engine::engine::{Request, SubmitError};
+use muser_engine::engine::{
+    Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, SubmitError,
+};
 use muser_engine::{Engine, Outcome, TokenLogprob};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -60,6 +62,8 @@ pub enum What {
         computed: usize,
         /// Tokens that need them before the next token.
         total: usize,
+        /// Pages that are complete and were asked for; see [`EngineHost::submit_exported`].
+        pages: Vec<ReadyPage>,
     },
     /// A token was chosen.
     Token(ChosenToken),
@@ -95,6 +99,9 @@ pub enum Refused {
     /// The engine does not take it.
     #[error(transparent)]
     Submit(#[from] SubmitError),
+    /// The engine takes no pages for this prompt.
+    #[error(transparent)]
+    NotInstallable(#[from] NotInstallable),
     /// There is no engine any more.
     #[error("the engine has stopped")]
     Stopped,
@@ -105,11 +112,27 @@ pub enum Refused {
 enum Order {
     Submit {
         request: Box<Request>,
+        extra: Extra,
         news: mpsc::UnboundedSender<News>,
         reply: oneshot::Sender<Result<(), SubmitError>>,
     },
+    BeginInstallation {
+        prompt: Vec<u32>,
+        reuse: PrefixReuse,
+        reply: oneshot::Sender<Result<Box<Installation>, NotInstallable>>,
+    },
     /// No more requests, and an end to those under way.
     Stop,
+}
+
+/// What is special about a request.
+#[derive(Debug)]
+enum Extra {
+    Nothing,
+    /// It begins with these keys and values.
+    Installed(Box<Installed>),
+    /// These pages of it are wanted elsewhere.
+    Export(Export),
 }
 
 impl EngineHost {
@@ -129,9 +152,43 @@ impl EngineHost {
     /// # Errors
     /// [`Refused`]; nothing of the request remains then.
     pub async fn submit(&self, request: Request) -> Result<Answer, Refused> {
+        self.hand_over(request, Extra::Nothing).await
+    }
+
+    /// As [`Self::submit`], for a request whose keys and values came from elsewhere, all but those of the last token.
+    ///
+    /// # Errors
+    /// [`Refused`]; what was installed is gone then.
+    ///
+    /// # Panics
+    /// The engine does if the prompt is not what was installed and one token more.
+    pub async fn submit_installed(&self, request: Request, installed: Installed) -> Result<Answer, Refused> {
+        self.hand_over(request, Extra::Installed(Box::new(installed))).await
+    }
+
+    /// As [`Self::submit`], for a request whose pages are wanted elsewhere: they come with [`What::Progress`], each once.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub async fn submit_exported(&self, request: Request, export: Export) -> Result<Answer, Refused> {
+        self.hand_over(request, Extra::Export(export)).await
+    }
+
+    /// Begins to bring the keys and values of `prompt`, all but those of its last token, from elsewhere.
+    ///
+    /// # Errors
+    /// [`Refused`]; then they have to be computed here.
+    pub async fn begin_installation(&self, prompt: Vec<u32>, reuse: PrefixReuse) -> Result<Installation, Refused> {
+        let (reply, replied) = oneshot::channel();
+        let order = Order::BeginInstallation { prompt, reuse, reply };
+        self.orders.send(order).map_err(|_| Refused::Stopped)?;
+        Ok(*replied.await.map_err(|_| Refused::Stopped)??)
+    }
+
+    async fn hand_over(&self, request: Request, extra: Extra) -> Result<Answer, Refused> {
         let (sender, news) = mpsc::unbounded_channel();
         let (reply, replied) = oneshot::channel();
-        let order = Order::Submit { request: Box::new(request), news: sender, reply };
+        let order = Order::Submit { request: Box::new(request), extra, news: sender, reply };
         self.orders.send(order).map_err(|_| Refused::Stopped)?;
         replied.await.map_err(|_| Refused::Stopped)??;
         Ok(Answer { news, _orders: self.orders.clone() })
