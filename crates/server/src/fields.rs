@@ -11,7 +11,7 @@ use crate::error::ApiError;
 #[derive(Debug)]
 pub struct Fields {
     left: Map<String, Value>,
-    /// Names that were asked for, for suggestions.
+    /// Names that were asked for.
     known: Vec<&'static str>,
 }
 
@@ -186,16 +186,18 @@ impl Fields {
     /// Ends the taking.
     ///
     /// # Errors
-    /// If a field is left that nobody knows.
-    pub fn finish(self) -> Result<(), ApiError> {
+    /// If a field is left that nobody knows; the envelope then lists those that were asked for.
+    pub fn finish(mut self) -> Result<(), ApiError> {
         let Some((name, _)) = self.left.into_iter().find(|(_, value)| !value.is_null()) else { return Ok(()) };
+        self.known.sort_unstable();
+        self.known.dedup();
         let shown = shortened(&Value::String(name.clone()));
         let similar = self.known.iter().map(|known| (distance(&name, known), *known)).min();
         let hint = match similar {
             Some((distance, known)) if distance <= 2 => format!(" (did you mean {known}?)"),
             _ => String::new(),
         };
-        Err(ApiError::invalid(format!("there is no field {shown}{hint}")))
+        Err(ApiError::invalid(format!("there is no field {shown}{hint}")).with("known_fields", self.known))
     }
 }
 
@@ -260,6 +262,17 @@ mod tests {
         body.take::<f32>("temperature").unwrap();
         assert_eq!(message(body.finish().unwrap_err()), "there is no field \"temprature\" (did you mean temperature?)");
         assert!(fields(json!({"anything": null})).finish().is_ok());
+    }
+
+    #[test]
+    fn the_refusal_of_an_unknown_field_lists_the_known_ones_in_order_and_once() {
+        let mut body = fields(json!({"other": 1}));
+        body.accept(&["user", "model"]);
+        body.take::<bool>("stream").unwrap();
+        body.take::<bool>("stream").unwrap();
+        body.unsupported("grammar", |_| false).unwrap();
+        let known = body.finish().unwrap_err().body()["error"]["known_fields"].clone();
+        assert_eq!(known, json!(["grammar", "model", "stream", "user"]));
     }
 
     #[test]
