@@ -120,6 +120,20 @@ fn a_body_that_is_too_long_is_refused_by_its_announcement_or_once_it_is() {
 }
 
 #[test]
+fn a_client_that_is_refused_while_it_sends_can_send_on_and_is_not_reset() {
+    let world = with_limits(Limits { body_bytes_max: 1000, ..patient() });
+    let mut stream = connect(world.address);
+    write(&stream, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000\r\n\r\n");
+    assert_eq!(answer(stream.try_clone().unwrap()).status, 413);
+    for _ in 0..4 {
+        stream.write_all(&[b'x'; 500]).unwrap();
+        // The server has one thread here: whatever it does to the connection is done when it answers another.
+        health_on(&connect(world.address));
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_body_that_does_not_come_is_not_waited_for() {
     let world = with_limits(Limits { body_timeout: SHORT, ..patient() });
     let stream = connect(world.address);
