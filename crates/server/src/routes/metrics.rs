@@ -41,7 +41,7 @@ fn llama_cpp(text: &mut Exposition, status: &EngineStatus) {
     text.counter("llamacpp:n_decode_total", "Steps of the engine.", totals.steps);
     let busy = totals.running_over_steps as f64 / totals.steps.max(1) as f64;
     text.gauge("llamacpp:n_busy_slots_per_decode", "Sequences that ran, on average over the steps.", busy);
-    text.counter("llamacpp:n_tokens_max", "The most tokens that a sequence came to have.", totals.tokens_max);
+    text.gauge("llamacpp:n_tokens_max", "The most tokens that a sequence came to have.", totals.tokens_max);
 }
 
 fn own(text: &mut Exposition, status: &EngineStatus, counters: &Counters) {
