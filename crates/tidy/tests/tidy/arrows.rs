@@ -13,8 +13,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("model", &["kernels", "kv", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
-    ("server", &["engine", "host", "kernels", "kv", "model", "text", "weights"]),
-    ("cli", &["engine", "hub", "kernels", "kv", "model", "server", "text", "weights"]),
+    ("wire", &[]),
+    ("cluster", &["engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
+    ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
+    ("cli", &["cluster", "engine", "host", "hub", "kernels", "kv", "model", "server", "text", "weights", "wire"]),
 ];
 
 /// Every crate has a line in [`ARROWS`], depends on nothing else of ours, and takes the workspace's lints.

@@ -1,0 +1,340 @@
+//! The MAC keys of the cluster: one seals new handoffs, older ones still verify, revoked ones are refused by their id.
+//!
+//! `keys.toml` lists them, oldest first:
+//!
+//! ```toml
+//! [[key]]
+//! id = 1
+//! state = "verify-only"   # or "active", or "revoked", which has no `key`
+//! created_unix_s = 1796000000
+//! key = "64 hexadecimal digits"
+//! ```
+
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::files::{self, FileError, Secrecy};
+use crate::random::NoRandomness;
+use crate::{hex, random};
+
+/// Bytes of a MAC key.
+pub const KEY_BYTES: usize = 32;
+
+/// More than a rotation a day for ten years.
+const KEYS_MAX: usize = 4096;
+
+/// What a key may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyState {
+    /// Seals and verifies.
+    Active,
+    /// Verifies what was sealed before the last rotation.
+    VerifyOnly,
+    /// Refused. Its bytes are gone.
+    Revoked,
+}
+
+/// The keys that a node knows. Printing it shows ids and states only.
+pub struct KeyRing {
+    /// Ids rise; at most one is active, and that is the last.
+    keys: Vec<MacKey>,
+}
+
+struct MacKey {
+    id: u32,
+    state: KeyState,
+    created_unix_s: u64,
+    /// `None` for a revoked key.
+    key: Option<Zeroizing<[u8; KEY_BYTES]>>,
+}
+
+/// Why a key cannot be used. For ids that a peer named, it is the peer's fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// No such key.
+    #[error("there is no MAC key {id}")]
+    Unknown {
+        /// As asked for.
+        id: u32,
+    },
+    /// It was revoked.
+    #[error("MAC key {id} is revoked")]
+    Revoked {
+        /// As asked for.
+        id: u32,
+    },
+    /// The active key was revoked, and none has taken its place.
+    #[error("there is no active MAC key; rotate to make one")]
+    NoActive,
+    /// A ring does not grow for ever.
+    #[error("there are {KEYS_MAX} MAC keys already, at most that many are kept")]
+    TooMany,
+    /// No secret can be made.
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+}
+
+/// Why a ring cannot be loaded or saved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyFileError {
+    /// The file itself.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Not a list of keys. The place is given, never the text, which may be a secret.
+    #[error("the list of MAC keys is not valid at byte {at}")]
+    NotAList {
+        /// Where reading stopped.
+        at: usize,
+    },
+    /// An entry contradicts itself or another.
+    #[error("MAC key {id}: {fault}")]
+    Entry {
+        /// Which key.
+        id: u32,
+        /// What is wrong with it.
+        fault: EntryFault,
+    },
+    /// More keys than are kept.
+    #[error("the list has {keys} MAC keys, at most {KEYS_MAX} are kept")]
+    TooMany {
+        /// How many.
+        keys: usize,
+    },
+}
+
+/// What is wrong with an entry of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryFault {
+    /// Ids must rise.
+    #[error("its id is not above the one before it")]
+    Order,
+    /// The newest alone seals.
+    #[error("it is active, and not the last")]
+    ActiveBeforeLast,
+    /// A usable key has bytes.
+    #[error("its key is not {} hexadecimal digits", 2 * KEY_BYTES)]
+    NotAKey,
+    /// A revoked key has none.
+    #[error("it is revoked, and its bytes are still there")]
+    RevokedWithKey,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListForm {
+    #[serde(default)]
+    key: Vec<EntryForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntryForm {
+    id: u32,
+    state: KeyState,
+    created_unix_s: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+impl Drop for EntryForm {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+impl KeyRing {
+    /// A ring with one active key, of id 1.
+    ///
+    /// # Errors
+    /// [`KeyError::NoRandomness`].
+    pub fn generate(now_unix_s: u64) -> Result<Self, KeyError> {
+        let mut ring = Self { keys: Vec::new() };
+        ring.rotate(now_unix_s)?;
+        Ok(ring)
+    }
+
+    /// The key that seals, with its id.
+    ///
+    /// # Errors
+    /// [`KeyError::NoActive`] between a revocation and the next rotation.
+    pub fn active(&self) -> Result<(u32, &[u8; KEY_BYTES]), KeyError> {
+        let last = self.keys.last().filter(|key| key.state == KeyState::Active);
+        last.and_then(|key| Some((key.id, &**key.key.as_ref()?))).ok_or(KeyError::NoActive)
+    }
+
+    /// The key to verify with what a peer sealed under `id`.
+    ///
+    /// # Errors
+    /// [`KeyError::Unknown`] and [`KeyError::Revoked`].
+    pub fn verifying(&self, id: u32) -> Result<&[u8; KEY_BYTES], KeyError> {
+        let key = self.keys.iter().find(|key| key.id == id).ok_or(KeyError::Unknown { id })?;
+        key.key.as_deref().ok_or(KeyError::Revoked { id })
+    }
+
+    /// Makes a new active key and returns its id. The one before verifies from now on.
+    ///
+    /// # Errors
+    /// [`KeyError::NoRandomness`] and [`KeyError::TooMany`]; the ring is as it was.
+    pub fn rotate(&mut self, now_unix_s: u64) -> Result<u32, KeyError> {
+        let key = Some(Zeroizing::new(random::bytes()?));
+        let id = self.keys.last().map_or(Some(1), |last| last.id.checked_add(1));
+        let id = id.filter(|_| self.keys.len() < KEYS_MAX).ok_or(KeyError::TooMany)?;
+        if let Some(last) = self.keys.last_mut().filter(|last| last.state == KeyState::Active) {
+            last.state = KeyState::VerifyOnly;
+        }
+        self.keys.push(MacKey { id, state: KeyState::Active, created_unix_s: now_unix_s, key });
+        Ok(id)
+    }
+
+    /// Refuses a key from now on, and forgets its bytes.
+    ///
+    /// # Errors
+    /// [`KeyError::Unknown`].
+    pub fn revoke(&mut self, id: u32) -> Result<(), KeyError> {
+        let key = self.keys.iter_mut().find(|key| key.id == id).ok_or(KeyError::Unknown { id })?;
+        (key.state, key.key) = (KeyState::Revoked, None);
+        Ok(())
+    }
+
+    /// Id, state and time of making of every key, oldest first.
+    pub fn list(&self) -> impl Iterator<Item = (u32, KeyState, u64)> + '_ {
+        self.keys.iter().map(|key| (key.id, key.state, key.created_unix_s))
+    }
+
+    /// Reads a list of keys.
+    ///
+    /// # Errors
+    /// [`KeyFileError`], also if others may read the file.
+    pub fn load(path: &Path) -> Result<Self, KeyFileError> {
+        let text = Zeroizing::new(files::read(path, Secrecy::Secret)?);
+        Self::from_text(&text)
+    }
+
+    /// Writes the list, in the place of an older one.
+    ///
+    /// # Errors
+    /// What the disk says; the older list is then still there.
+    pub fn save(&self, path: &Path) -> Result<(), KeyFileError> {
+        Ok(files::replace(path, &self.to_text(), Secrecy::Secret)?)
+    }
+
+    /// The list as in the file: this is how a ring travels to a new node, inside an authenticated channel.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let mut text = String::new();
+        for MacKey { id, state, created_unix_s, key } in &self.keys {
+            let state = match state {
+                KeyState::Active => "active",
+                KeyState::VerifyOnly => "verify-only",
+                KeyState::Revoked => "revoked",
+            };
+            text += &format!("[[key]]\nid = {id}\nstate = \"{state}\"\ncreated_unix_s = {created_unix_s}\n");
+            if let Some(key) = key {
+                text += &format!("key = \"{}\"\n", *Zeroizing::new(hex::encode(&**key)));
+            }
+        }
+        Zeroizing::new(text)
+    }
+
+    /// Reads what [`Self::to_text`] wrote.
+    ///
+    /// # Errors
+    /// [`KeyFileError`] but for the file.
+    pub fn from_text(text: &str) -> Result<Self, KeyFileError> {
+        let list: ListForm = toml::from_str(text)
+            .map_err(|error| KeyFileError::NotAList { at: error.span().map_or(0, |span| span.start) })?;
+        if list.key.len() > KEYS_MAX {
+            return Err(KeyFileError::TooMany { keys: list.key.len() });
+        }
+        let mut keys: Vec<MacKey> = Vec::with_capacity(list.key.len());
+        for (place, form) in list.key.iter().enumerate() {
+            let fault = |fault| KeyFileError::Entry { id: form.id, fault };
+            if keys.last().is_some_and(|before| before.id >= form.id) {
+                return Err(fault(EntryFault::Order));
+            }
+            if form.state == KeyState::Active && place + 1 < list.key.len() {
+                return Err(fault(EntryFault::ActiveBeforeLast));
+            }
+            let key = match (&form.key, form.state) {
+                (None, KeyState::Revoked) => None,
+                (Some(_), KeyState::Revoked) => return Err(fault(EntryFault::RevokedWithKey)),
+                (digits, _) => {
+                    let key = digits.as_deref().and_then(hex::decode).ok_or(fault(EntryFault::NotAKey))?;
+                    Some(Zeroizing::new(key))
+                }
+            };
+            keys.push(MacKey { id: form.id, state: form.state, created_unix_s: form.created_unix_s, key });
+        }
+        Ok(Self { keys })
+    }
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list().map(|(id, state, _)| (id, state))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rotated_key_verifies_and_a_revoked_one_is_refused_by_its_id_also_after_reloading() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        let mut ring = KeyRing::generate(100).unwrap();
+        let first = *ring.active().unwrap().1;
+        assert_eq!(ring.rotate(200), Ok(2));
+        assert_eq!(ring.rotate(300), Ok(3));
+        ring.revoke(2).unwrap();
+        ring.save(&path).unwrap();
+        let mut ring = KeyRing::load(&path).unwrap();
+        assert_eq!(ring.verifying(1), Ok(&first));
+        assert_eq!(ring.verifying(2), Err(KeyError::Revoked { id: 2 }));
+        assert_eq!(ring.verifying(4), Err(KeyError::Unknown { id: 4 }));
+        let (id, third) = ring.active().unwrap();
+        assert!(id == 3 && *third != first && ring.verifying(3) == Ok(third));
+        ring.revoke(3).unwrap();
+        assert_eq!(ring.active(), Err(KeyError::NoActive));
+        assert_eq!(ring.rotate(400), Ok(4));
+        let states = [KeyState::VerifyOnly, KeyState::Revoked, KeyState::Revoked, KeyState::Active];
+        assert!(ring.list().map(|(_, state, _)| state).eq(states));
+    }
+
+    #[test]
+    fn printing_a_ring_shows_no_key() {
+        let ring = KeyRing::generate(0).unwrap();
+        assert_eq!(format!("{ring:?}"), "[(1, Active)]");
+    }
+
+    #[test]
+    fn contradictory_lists_are_refused_and_their_text_is_not_repeated() {
+        let key = "ab".repeat(32);
+        let entry = |id: u32, state: &str, key: &str| {
+            format!("[[key]]\nid = {id}\nstate = \"{state}\"\ncreated_unix_s = 1\n{key}\n")
+        };
+        let with = format!("key = \"{key}\"");
+        let cases = [
+            (entry(1, "active", &with) + &entry(2, "active", &with), "MAC key 1: it is active, and not the last"),
+            (
+                entry(2, "verify-only", &with) + &entry(2, "active", &with),
+                "MAC key 2: its id is not above the one before it",
+            ),
+            (entry(1, "active", "key = \"abcd\""), "MAC key 1: its key is not 64 hexadecimal digits"),
+            (entry(1, "active", ""), "MAC key 1: its key is not 64 hexadecimal digits"),
+            (entry(1, "revoked", &with), "MAC key 1: it is revoked, and its bytes are still there"),
+            (format!("[[key]]\nid = \"{key}\"\n"), "the list of MAC keys is not valid at byte 13"),
+        ];
+        for (text, message) in cases {
+            assert_eq!(KeyRing::from_text(&text).unwrap_err().to_string(), message, "{text}");
+        }
+        assert_eq!(KeyRing::from_text("").unwrap().active(), Err(KeyError::NoActive));
+    }
+}

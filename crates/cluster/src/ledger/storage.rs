@@ -1,0 +1,164 @@
+//! Where a ledger's bytes live: a trait of five operations, and the files that a cluster folder holds.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::files::sync_folder;
+
+/// A growing sequence of bytes that survives a crash up to the last [`sync`](Self::sync).
+pub trait LedgerStorage: Send {
+    /// All bytes, none if there is no ledger yet. Refuses more than `bytes_max`.
+    ///
+    /// # Errors
+    /// What the disk says; [`io::ErrorKind::FileTooLarge`] above the limit.
+    fn read_all(&mut self, bytes_max: u64) -> io::Result<Vec<u8>>;
+
+    /// Adds bytes to the end. After an error any part of them may be there.
+    ///
+    /// # Errors
+    /// What the disk says.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Returns when everything appended or cut survives a crash.
+    ///
+    /// # Errors
+    /// What the disk says. Nothing is known then of what was appended since the last success.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Cuts everything from `bytes` on.
+    ///
+    /// # Errors
+    /// What the disk says.
+    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+
+    /// Puts `bytes` in the place of everything, durably: after a crash there is all of the old or all of the new.
+    ///
+    /// # Errors
+    /// [`ReplaceError`] says which of the two it is now.
+    fn replace(&mut self, bytes: &[u8]) -> Result<(), ReplaceError>;
+}
+
+/// How a replacement failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplaceError {
+    /// The old bytes are in place, untouched.
+    #[error("the new ledger could not be written, the old one stays: {0}")]
+    OldStays(#[source] io::Error),
+    /// Whether a crash leaves the old or the new bytes is not known.
+    #[error("the new ledger is in place, but may not survive a crash: {0}")]
+    Unknown(#[source] io::Error),
+}
+
+/// A ledger in a folder: `replay.ledger`, and `replay.lock`, which is locked for as long as this value lives.
+pub struct FolderStorage {
+    folder: PathBuf,
+    /// `None` until there is a ledger.
+    file: Option<File>,
+    _lock: File,
+}
+
+/// Why the folder's ledger cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderStorageError {
+    /// Two writers would accept one handoff twice.
+    #[error("{} is held by another process", path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// What the disk says.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the disk says.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl FolderStorage {
+    /// Takes the folder's ledger, making the folder if it is not there.
+    ///
+    /// # Errors
+    /// [`FolderStorageError::Locked`] while another process has it, and what the disk says.
+    pub fn open(folder: &Path) -> Result<Self, FolderStorageError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| FolderStorageError::Io { path, error }
+        };
+        fs::create_dir_all(folder).map_err(at(folder))?;
+        // The folder's own name must survive a crash, or the ledger in it does not.
+        if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync_folder(parent).map_err(at(parent))?;
+        }
+        let lock_path = folder.join("replay.lock");
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(at(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(FolderStorageError::Locked { path: lock_path }),
+            Err(TryLockError::Error(error)) => return Err(FolderStorageError::Io { path: lock_path, error }),
+        }
+        let path = folder.join("replay.ledger");
+        let file = match OpenOptions::new().read(true).append(true).open(&path) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(FolderStorageError::Io { path, error }),
+        };
+        Ok(Self { folder: folder.to_owned(), file, _lock: lock })
+    }
+
+    fn file(&mut self) -> io::Result<&mut File> {
+        self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Writes and syncs the new file under another name. The old one is untouched.
+    fn write_aside(&self, bytes: &[u8]) -> io::Result<(File, PathBuf)> {
+        let aside = self.folder.join("replay.ledger.new");
+        // One may be left from a crash; it never counted.
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().read(true).append(true).create_new(true).open(&aside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        Ok((file, aside))
+    }
+}
+
+impl LedgerStorage for FolderStorage {
+    fn read_all(&mut self, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let Some(file) = &mut self.file else { return Ok(Vec::new()) };
+        if file.metadata()?.len() > bytes_max {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0))?;
+        file.take(bytes_max).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file()?.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file()?.sync_data()
+    }
+
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.file()?.set_len(bytes)
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> Result<(), ReplaceError> {
+        let (file, aside) = self.write_aside(bytes).map_err(ReplaceError::OldStays)?;
+        fs::rename(aside, self.folder.join("replay.ledger")).map_err(ReplaceError::OldStays)?;
+        self.file = Some(file);
+        sync_folder(&self.folder).map_err(ReplaceError::Unknown)
+    }
+}

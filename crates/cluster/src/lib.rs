@@ -1,0 +1,14 @@
+//! The machines of one cluster: who they are, how they talk, and which of them computes a prompt.
+//!
+//! - `keys` are the MAC keys that seal handoffs.
+//! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
+//! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
+
+mod files;
+mod hex;
+pub mod keys;
+pub mod ledger;
+mod random;
+
+pub use files::FileError;
+pub use random::NoRandomness;

@@ -1,0 +1,13 @@
+//! Bytes that nobody can guess, from the cryptographic provider.
+
+/// The system gave no random bytes; nothing secret can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system gives no random bytes")]
+pub struct NoRandomness;
+
+/// `N` fresh bytes.
+pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
+    let mut bytes = [0; N];
+    rustls::crypto::aws_lc_rs::default_provider().secure_random.fill(&mut bytes).map_err(|_| NoRandomness)?;
+    Ok(bytes)
+}
