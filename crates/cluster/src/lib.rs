@@ -1,12 +1,16 @@
 //! The machines of one cluster: who they are, how they talk, and which of them computes a prompt.
 //!
+//! - `identity` is who a node is: its key, its certificate under the cluster's CA, and the deny-list.
 //! - `keys` are the MAC keys that seal handoffs.
+//! - `lane` is one encrypted connection between two nodes that admitted each other.
 //! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
 //! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
 
 mod files;
 mod hex;
+pub mod identity;
 pub mod keys;
+pub mod lane;
 pub mod ledger;
 mod random;
 

@@ -21,7 +21,7 @@ fn a_file_cut_at_any_byte_opens_with_the_whole_records_before_the_cut() {
         let ledger = opened.unwrap_or_else(|error| panic!("cut at {len}: {error}"));
         assert_eq!(ledger.len(), whole, "cut at {len}");
         for seed in 0..5 {
-            assert_eq!(is_replay(ledger.record(entry(seed))), (seed as usize) < whole, "cut at {len}, entry {seed}");
+            assert_eq!(is_replay(ledger.record(entry(seed))), seed < whole as u64, "cut at {len}, entry {seed}");
         }
     }
 }

@@ -1,0 +1,228 @@
+//! The cluster folder of a node, and the identity that is loaded from it.
+//!
+//! | name           | content                                              | who has it          | mode |
+//! |----------------|------------------------------------------------------|---------------------|------|
+//! | `ca.pem`       | the cluster's CA certificate                         | every node          | 0644 |
+//! | `ca.key`       | its private key                                      | the enrolling node  | 0600 |
+//! | `node.pem`     | this node's certificate                              | every node          | 0644 |
+//! | `node.key`     | this node's private key                              | every node, its own | 0600 |
+//! | `keys.toml`    | MAC keys, see [`crate::keys`]                        | every node          | 0600 |
+//! | `revoked.toml` | what is no longer admitted, see [`super::Revocations`] | every node        | 0644 |
+//! | `ledger/`      | accepted handoffs, see [`crate::ledger`]             | every decoder       | 0755 |
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::authority::{AuthorityError, ClusterAuthority, NodeKey, cluster_id};
+use super::facts::{CertificateError, NodeFacts};
+use super::revocations::{Revocations, RevocationsError};
+use crate::files::{self, FileError, Secrecy};
+use crate::keys::{KeyFileError, KeyRing};
+
+/// Paths of one node's cluster folder.
+#[derive(Debug, Clone)]
+pub struct ClusterFolder {
+    path: PathBuf,
+}
+
+/// What a node proves in a handshake. Printing it shows the certificate's facts only.
+pub struct NodeIdentity {
+    facts: NodeFacts,
+    pub(crate) authority: CertificateDer<'static>,
+    pub(crate) certificate: CertificateDer<'static>,
+    key: NodeKey,
+}
+
+/// Why the folder gives no identity. The message names the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// The file itself.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file does not hold what its name says.
+    #[error("{}: {error}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        error: AuthorityError,
+    },
+    /// The node's certificate is not one.
+    #[error("{}: {error}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        error: CertificateError,
+    },
+}
+
+impl ClusterFolder {
+    /// The folder at `path`, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of the replay ledger.
+    pub fn ledger(&self) -> PathBuf {
+        self.path.join("ledger")
+    }
+
+    /// Begins a cluster here: writes the CA's certificate and key, a first MAC key and an empty deny-list.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] if there is a CA already; nothing is ever overwritten.
+    pub fn begin(&self, authority: &ClusterAuthority, keys: &KeyRing) -> Result<(), IdentityError> {
+        self.make()?;
+        files::create(&self.file("ca.key"), &authority.key_pem(), Secrecy::Secret)?;
+        files::create(&self.file("ca.pem"), authority.certificate_pem(), Secrecy::Public)?;
+        files::create(&self.file("keys.toml"), &keys.to_text(), Secrecy::Secret)?;
+        Ok(Revocations::create(&self.file("revoked.toml"))?)
+    }
+
+    /// Joins a cluster here: writes its CA certificate, its MAC keys and an empty deny-list.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] if this folder belongs to a cluster already; nothing is ever overwritten.
+    pub fn join(&self, authority_certificate: &str, keys: &KeyRing) -> Result<(), IdentityError> {
+        self.make()?;
+        files::create(&self.file("ca.pem"), authority_certificate, Secrecy::Public)?;
+        files::create(&self.file("keys.toml"), &keys.to_text(), Secrecy::Secret)?;
+        Ok(Revocations::create(&self.file("revoked.toml"))?)
+    }
+
+    /// Writes this node's private key, before anything is asked for with it.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] if there is one; it is never overwritten.
+    pub fn save_node_key(&self, key: &NodeKey) -> Result<(), IdentityError> {
+        self.make()?;
+        Ok(files::create(&self.file("node.key"), &key.pem(), Secrecy::Secret)?)
+    }
+
+    /// Writes this node's certificate, in the place of an earlier one: this is also renewal.
+    ///
+    /// # Errors
+    /// It is not a certificate of this node's key, or what the disk says; the earlier one is still there.
+    pub fn save_node_certificate(&self, certificate: &str) -> Result<(), IdentityError> {
+        let path = self.file("node.pem");
+        let der = certificate_of(&path, certificate)?;
+        NodeFacts::of_certificate(&der).map_err(|error| IdentityError::Certificate { path: path.clone(), error })?;
+        if !self.load_node_key()?.owns(&der) {
+            return Err(IdentityError::Content { path, error: AuthorityError::WrongKey });
+        }
+        Ok(files::replace(&path, certificate, Secrecy::Public)?)
+    }
+
+    /// The CA with its key; only the enrolling node has it.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub fn load_authority(&self) -> Result<ClusterAuthority, IdentityError> {
+        let path = self.file("ca.key");
+        let key = zeroize::Zeroizing::new(files::read(&path, Secrecy::Secret)?);
+        let certificate = files::read(&self.file("ca.pem"), Secrecy::Public)?;
+        ClusterAuthority::from_pem(&certificate, &key).map_err(|error| match error {
+            AuthorityError::BadCertificate => IdentityError::Content { path: self.file("ca.pem"), error },
+            _ => IdentityError::Content { path, error },
+        })
+    }
+
+    /// This node's private key.
+    ///
+    /// # Errors
+    /// [`IdentityError`], also if others may read it.
+    pub fn load_node_key(&self) -> Result<NodeKey, IdentityError> {
+        let path = self.file("node.key");
+        let key = zeroize::Zeroizing::new(files::read(&path, Secrecy::Secret)?);
+        NodeKey::from_pem(&key).map_err(|error| IdentityError::Content { path, error })
+    }
+
+    /// What this node proves in a handshake.
+    ///
+    /// # Errors
+    /// [`IdentityError`]. That the certificate is still valid is for the peer to check.
+    pub fn load_identity(&self) -> Result<NodeIdentity, IdentityError> {
+        let (authority_path, path) = (self.file("ca.pem"), self.file("node.pem"));
+        let authority = certificate_of(&authority_path, &files::read(&authority_path, Secrecy::Public)?)?;
+        let certificate = certificate_of(&path, &files::read(&path, Secrecy::Public)?)?;
+        let facts = NodeFacts::of_certificate(&certificate)
+            .map_err(|error| IdentityError::Certificate { path: path.clone(), error })?;
+        let key = self.load_node_key()?;
+        if !key.owns(&certificate) {
+            return Err(IdentityError::Content { path: self.file("node.key"), error: AuthorityError::WrongKey });
+        }
+        Ok(NodeIdentity { facts, authority, certificate, key })
+    }
+
+    /// The deny-list.
+    ///
+    /// # Errors
+    /// [`RevocationsError`].
+    pub fn load_revocations(&self) -> Result<Revocations, RevocationsError> {
+        Revocations::load(&self.file("revoked.toml"))
+    }
+
+    /// The MAC keys.
+    ///
+    /// # Errors
+    /// [`KeyFileError`].
+    pub fn load_keys(&self) -> Result<KeyRing, KeyFileError> {
+        KeyRing::load(&self.file("keys.toml"))
+    }
+
+    /// Writes the MAC keys, in the place of the earlier list.
+    ///
+    /// # Errors
+    /// What the disk says; the earlier list is still there.
+    pub fn save_keys(&self, keys: &KeyRing) -> Result<(), KeyFileError> {
+        keys.save(&self.file("keys.toml"))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn make(&self) -> Result<(), FileError> {
+        fs::create_dir_all(&self.path).map_err(|error| FileError::Io { path: self.path.clone(), error })
+    }
+}
+
+impl NodeIdentity {
+    /// What its certificate says.
+    pub fn facts(&self) -> &NodeFacts {
+        &self.facts
+    }
+
+    /// Names the cluster: BLAKE3 of the CA's certificate.
+    pub fn cluster_id(&self) -> [u8; 32] {
+        cluster_id(&self.authority)
+    }
+
+    pub(crate) fn private_key(&self) -> PrivateKeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.key.der()).into()
+    }
+}
+
+impl fmt::Debug for NodeIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeIdentity").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+fn certificate_of(path: &Path, text: &str) -> Result<CertificateDer<'static>, IdentityError> {
+    CertificateDer::from_pem_slice(text.as_bytes())
+        .map_err(|_| IdentityError::Content { path: path.into(), error: AuthorityError::BadCertificate })
+}

@@ -1,0 +1,237 @@
+//! The lane: one encrypted connection between two nodes of one cluster, admitted by both.
+//!
+//! TLS 1.3 only, both sides with certificates of the cluster's CA, protocol name [`PROTOCOL`], no resumption: every
+//! lane checks certificates anew. After the handshake each side checks the other's certificate against its deny-list and
+//! the role that it needs, and says so in one byte; a [`Lane`] exists only after both bytes said welcome. So a refusal has
+//! a reason on both sides, and a client knows at once what TLS 1.3 alone would tell it at its first read.
+//!
+//! - `config` sets up TLS, `refusal` names every way in which a lane does not come to be.
+
+mod config;
+mod refusal;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::identity::{NodeFacts, NodeId, NodeIdentity, Revocations, Role};
+
+pub use config::{PROTOCOL, SetupError, UnixClock};
+pub use refusal::{LaneError, PeerRefusal, Refusal};
+
+/// How long, and for how many bytes, a refused peer is listened to, so that it can read why.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES: usize = 64 * 1024;
+
+/// What both ends of lanes need.
+#[derive(Clone)]
+pub struct LaneSettings {
+    /// The deny-list.
+    pub revocations: Arc<Revocations>,
+    /// Bounds the whole handshake, both admissions included.
+    pub handshake_timeout: Duration,
+    /// Seconds since 1970, for the validity of certificates.
+    pub clock: UnixClock,
+}
+
+/// Whom to accept at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The role its certificate must grant.
+    pub role: Role,
+    /// The only node to accept, if it is known which.
+    pub id: Option<NodeId>,
+}
+
+/// Opens lanes.
+pub struct Connector {
+    tls: TlsConnector,
+    settings: LaneSettings,
+}
+
+/// Takes connections and makes lanes of them.
+pub struct Acceptor {
+    tls: TlsAcceptor,
+    settings: LaneSettings,
+    wanted: Wanted,
+}
+
+/// An admitted connection: bytes in both directions, and who is at the other end.
+pub struct Lane {
+    stream: TlsStream<TcpStream>,
+    peer: NodeFacts,
+}
+
+impl Connector {
+    /// A connector that proves `identity`.
+    ///
+    /// # Errors
+    /// [`SetupError`] if the identity cannot be used for TLS.
+    pub fn new(identity: &NodeIdentity, settings: LaneSettings) -> Result<Self, SetupError> {
+        let config = config::client(identity, &settings.clock)?;
+        Ok(Self { tls: TlsConnector::from(Arc::new(config)), settings })
+    }
+
+    /// Opens a lane to the node at `address`.
+    ///
+    /// # Errors
+    /// [`LaneError`] says who refused whom and why.
+    pub async fn connect(&self, address: SocketAddr, wanted: Wanted) -> Result<Lane, LaneError> {
+        let opening = async {
+            let tcp = TcpStream::connect(address).await.map_err(|error| LaneError::Connect { address, error })?;
+            tcp.set_nodelay(true).map_err(LaneError::Io)?;
+            let stream = self.tls.connect(config::server_name(), tcp).await.map_err(LaneError::of_handshake)?;
+            admit(stream.into(), &self.settings, wanted).await
+        };
+        let limit = self.settings.handshake_timeout;
+        timeout(limit, opening).await.unwrap_or(Err(LaneError::Timeout { limit }))
+    }
+}
+
+impl Acceptor {
+    /// An acceptor that proves `identity` and takes `wanted`.
+    ///
+    /// # Errors
+    /// [`SetupError`] if the identity cannot be used for TLS.
+    pub fn new(identity: &NodeIdentity, settings: LaneSettings, wanted: Wanted) -> Result<Self, SetupError> {
+        let config = config::server(identity, &settings.clock)?;
+        Ok(Self { tls: TlsAcceptor::from(Arc::new(config)), settings, wanted })
+    }
+
+    /// Makes a lane of a connection. Meant to run in a task for each connection: a peer may take the whole time limit.
+    ///
+    /// # Errors
+    /// [`LaneError`] says who refused whom and why. The connection is closed then.
+    pub async fn accept(&self, tcp: TcpStream) -> Result<Lane, LaneError> {
+        let opening = async {
+            tcp.set_nodelay(true).map_err(LaneError::Io)?;
+            match self.tls.accept(tcp).into_fallible().await {
+                Ok(stream) => admit(stream.into(), &self.settings, self.wanted).await,
+                Err((error, tcp)) => {
+                    linger(tcp).await;
+                    Err(LaneError::of_handshake(error))
+                }
+            }
+        };
+        let limit = self.settings.handshake_timeout;
+        timeout(limit, opening).await.unwrap_or(Err(LaneError::Timeout { limit }))
+    }
+}
+
+impl Lane {
+    /// What the peer's certificate says.
+    pub fn peer(&self) -> &NodeFacts {
+        &self.peer
+    }
+
+    /// The connection below, for its addresses and socket options. Reading or writing it would break the lane.
+    pub fn tcp(&self) -> &TcpStream {
+        self.stream.get_ref().0
+    }
+}
+
+/// Checks the peer, tells it the outcome, and hears its own.
+async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<Lane, LaneError> {
+    let checked = check(&stream, settings, wanted);
+    let verdict = checked.as_ref().map_or_else(Refusal::verdict, |_| refusal::WELCOME);
+    let said = async {
+        stream.write_all(&[verdict]).await?;
+        stream.flush().await
+    };
+    let said = said.await;
+    let peer = match checked {
+        Ok(peer) => peer,
+        Err(refusal) => {
+            // The refusal stands, whether or not the peer can still be told.
+            let _ = stream.shutdown().await;
+            linger(stream).await;
+            return Err(refusal.into());
+        }
+    };
+    let heard = match said {
+        Ok(()) => stream.read_u8().await,
+        Err(error) => Err(error),
+    };
+    match heard.map_err(LaneError::of_handshake)? {
+        refusal::WELCOME => Ok(Lane { stream, peer }),
+        verdict => Err(PeerRefusal::of_verdict(verdict).into()),
+    }
+}
+
+fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<NodeFacts, Refusal> {
+    let (_, session) = stream.get_ref();
+    if session.alpn_protocol() != Some(PROTOCOL) {
+        return Err(Refusal::WrongProtocol);
+    }
+    let certificate = session.peer_certificates().and_then(<[_]>::first).ok_or(Refusal::NoCertificate)?;
+    let facts = NodeFacts::of_certificate(certificate)?;
+    if let Some(revoked) = settings.revocations.revokes(&facts)? {
+        return Err(Refusal::Revoked { id: facts.id, revoked });
+    }
+    if let Some(expected) = wanted.id.filter(|expected| *expected != facts.id) {
+        return Err(Refusal::WrongNode { expected, found: facts.id });
+    }
+    if !facts.roles.contain(wanted.role) {
+        return Err(Refusal::WrongRole { needed: wanted.role, has: facts.roles });
+    }
+    Ok(facts)
+}
+
+/// Closes a connection without losing what was just said on it: a close with unread bytes would reset it, and a reset takes
+/// back what the peer has not read.
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let reading = async {
+        let _ = stream.shutdown().await;
+        let (mut bytes, mut read) = ([0; 4096], 0);
+        while read < LINGER_BYTES {
+            match stream.read(&mut bytes).await {
+                Ok(0) | Err(_) => return,
+                Ok(more) => read += more,
+            }
+        }
+    };
+    // The limit is the expected end for a peer that keeps the connection open.
+    let _ = timeout(LINGER, reading).await;
+}
+
+impl AsyncRead for Lane {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, to)
+    }
+}
+
+impl AsyncWrite for Lane {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(unix)]
+impl std::os::fd::AsFd for Lane {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.tcp().as_fd()
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
