@@ -4,15 +4,20 @@
 //! - `keys` are the MAC keys that seal handoffs.
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
 //! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
+//! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
 //! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
 
+pub mod accounting;
 mod files;
 mod hex;
 pub mod identity;
 pub mod keys;
 pub mod lane;
 pub mod ledger;
+pub mod pacing;
 mod random;
+#[cfg(target_os = "linux")]
+pub mod socket_options;
 
 pub use files::FileError;
 pub use random::NoRandomness;

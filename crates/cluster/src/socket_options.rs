@@ -1,0 +1,100 @@
+//! Two socket options of Linux that no wrapper offers: the pacing rate, and the kernel's own account of a connection.
+//!
+//! The only home of `unsafe` in this crate: one call each.
+
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::accounting::KernelTimes;
+
+/// Asks the kernel to send no faster than `bytes_per_s`. With the `fq` queue it is exact; without, TCP paces by itself.
+///
+/// # Errors
+/// What the kernel says; the rate is as it was.
+pub fn set_pacing_rate(socket: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<()> {
+    // SAFETY: the descriptor is open while it is borrowed; the pointer is to a live u64, whose length is given.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_s).cast(),
+            OPTION_U64_BYTES,
+        )
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The kernel's account of a TCP connection. What a kernel is too old to tell is `None`.
+///
+/// # Errors
+/// What the kernel says, for instance that it is no TCP socket.
+pub fn kernel_times(socket: BorrowedFd<'_>) -> io::Result<KernelTimes> {
+    let mut info = [0u8; size_of::<libc::tcp_info>()];
+    let mut len = libc::socklen_t::try_from(info.len()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open while it is borrowed; both pointers are to live values, and the kernel writes at most
+    // `len` bytes, which is the array's length.
+    let status = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let told = &info[..info.len().min(usize::try_from(len).unwrap_or(0))];
+    Ok(KernelTimes {
+        busy_us: field(told, offset_of!(libc::tcp_info, tcpi_busy_time)),
+        receiver_limited_us: field(told, offset_of!(libc::tcp_info, tcpi_rwnd_limited)),
+        buffer_limited_us: field(told, offset_of!(libc::tcp_info, tcpi_sndbuf_limited)),
+        delivery_bytes_per_s: field(told, offset_of!(libc::tcp_info, tcpi_delivery_rate)),
+    })
+}
+
+const OPTION_U64_BYTES: libc::socklen_t = 8;
+
+/// The u64 at an offset of what the kernel wrote, if it wrote that far.
+fn field(told: &[u8], at: usize) -> Option<u64> {
+    told.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_paced_connection_takes_its_time_and_the_kernel_counts_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut receiver = listener.accept().unwrap().0;
+        set_pacing_rate(sender.as_fd(), 20_000_000).unwrap();
+        let reading = std::thread::spawn(move || receiver.read_to_end(&mut Vec::new()).unwrap());
+        let before = kernel_times(sender.as_fd()).unwrap();
+        sender.write_all(&vec![0; 4_000_000]).unwrap();
+        sender.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(reading.join().unwrap(), 4_000_000);
+        let after = kernel_times(sender.as_fd()).unwrap();
+        // The rate allows 200 ms for all, less what the kernel lets through at the start.
+        let busy_us = after.busy_us.unwrap() - before.busy_us.unwrap();
+        assert!(busy_us > 50_000, "{busy_us} us busy: {after:?}");
+        assert!(after.delivery_bytes_per_s.is_some());
+    }
+
+    #[test]
+    fn a_short_answer_gives_no_field_beyond_it() {
+        let mut told = vec![0; 16];
+        told[8] = 7;
+        assert_eq!(field(&told, 8), Some(7u64.to_le()));
+        assert_eq!((field(&told, 9), field(&told[..15], 8), field(&told, 99)), (None, None, None));
+    }
+
+    #[test]
+    fn what_is_no_tcp_socket_is_an_error() {
+        let file = std::fs::File::open(file!()).or_else(|_| std::fs::File::open("Cargo.toml")).unwrap();
+        assert!(kernel_times(file.as_fd()).is_err());
+        assert!(set_pacing_rate(file.as_fd(), 1).is_err());
+    }
+}
