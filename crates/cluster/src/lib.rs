@@ -4,10 +4,12 @@
 //! - `keys` are the MAC keys that seal handoffs.
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
 //! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
+//! - `enrol` is the ticket that lets a new node in once.
 //! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
 //! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
 
 pub mod accounting;
+pub mod enrol;
 mod files;
 mod hex;
 pub mod identity;
