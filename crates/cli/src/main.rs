@@ -41,19 +41,16 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Failure> {
     let args = settings::with_two_dashes(std::env::args_os()).collect();
     let Cli { command, config } = Cli::parse_from(config::with_configured(Cli::command(), args)?);
-    // A server lets requests end before it does, and hears signals itself.
-    if let Command::Serve(args) = &command {
-        return commands::serve::run(args);
-    }
-    let interrupt = &Interrupt::listen().map_err(Failure::Signals)?;
+    // Commands that ask for it end in order; a server hears signals itself; the others end as the system does it.
+    let interrupt = || Interrupt::listen().map_err(Failure::Signals);
     match &command {
-        Command::Run(args) => commands::run::run(args, interrupt),
-        Command::Chat(args) => commands::chat::run(args, interrupt),
+        Command::Run(args) => commands::run::run(args, &interrupt()?),
+        Command::Chat(args) => commands::chat::run(args, &interrupt()?),
         Command::Serve(args) => commands::serve::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
-        Command::Quantize(args) => commands::quantize::run(args, interrupt),
-        Command::Logits(args) => commands::logits::run(args, interrupt),
-        Command::Bench(args) => commands::bench::run(args, interrupt),
+        Command::Quantize(args) => commands::quantize::run(args, &interrupt()?),
+        Command::Logits(args) => commands::logits::run(args, &interrupt()?),
+        Command::Bench(args) => commands::bench::run(args, &interrupt()?),
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Pull(args) => commands::pull::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
