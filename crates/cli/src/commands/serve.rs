@@ -175,7 +175,8 @@ fn budget(
     executor: &Executor,
     (kv, context): (KvLayout, usize),
 ) -> Result<(usize, usize), Failure> {
-    let one = executor.model().cache_spec(kv, context)?.peak_bytes(context, model::CHUNK_ROWS.get());
+    let spec = executor.model().cache_spec(kv, context)?;
+    let one = spec.most_pages(context, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
     let half = memory("MemTotal").and_then(|bytes| usize::try_from(bytes / 2).ok()).unwrap_or(usize::MAX);
     let budget = args.kv_memory.map_or_else(|| one.saturating_mul(parallel).min(half), |count| mib(count.get()));
     Ok((budget, args.cache_ram.map_or(budget / 2, mib).min(budget)))

@@ -86,6 +86,19 @@ fn a_server_says_where_it_is_answers_and_ends_when_it_is_asked_to() {
     assert!(!said.contains("secret"), "{said}");
 }
 
+// With one slot and no limit on memory, a server had room for a request at its end, and not for its prompt while that is
+// computed: it refused every request that might fill the context.
+#[test]
+fn one_slot_has_room_for_a_request_that_fills_the_context() {
+    let serving = Serving::start(&["-np", "1"]);
+    let prompt = vec!["300"; 500].join(",");
+    let body = format!(r#"{{"prompt": [{prompt}], "ignore_eos": true}}"#);
+    let answer = serving.ask("POST", "/completion", "", &body);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(r#""tokens_predicted":12"#), "{answer}");
+    serving.signal("TERM");
+    assert_eq!(serving.ended().0, Some(0));
+}
+
 #[test]
 fn keys_come_from_flags_and_files_and_are_never_said() {
     let folder = Folder::new();
