@@ -51,8 +51,8 @@ pages += struct.pack("<B3xI", 0, 64) + PAGE + struct.pack("<B3xI", 1, len(PACKED
 
 prompt = blake3(b"".join(struct.pack("<I", token) for token in TOKENS)).digest()
 binding = RECEIVER[48:] + struct.pack("<I", 9) + NONCE + SENDER_NONCE + HANDOFF + RECEIVER[:16] + SENDER[:16]
-binding += RECEIVER[16:48] + SENDER[16:48] + prompt + struct.pack("<III", 3, 4, 60000)
-assert len(binding) == 384
+binding += RECEIVER[16:48] + SENDER[16:48] + prompt + struct.pack("<IIII", 3, 4, 60000, 1)
+assert len(binding) == 388
 root = blake3(binding, derive_key_context="muser 2026 handoff manifest v2").digest()
 root = blake3(root + blake3(pages).digest() + struct.pack("<Q", 0)).digest()
 mac = blake3(root + struct.pack("<QQ", 1, 64 + len(PACKED)), key=KEY).digest()

@@ -91,6 +91,11 @@ impl PagePacker {
         self.other.iter_mut().skip(1).step_by(2).zip(odd).for_each(|(to, from)| *to = *from);
         Ok(&self.other)
     }
+
+    /// The page that [`PagePacker::unpack`] gave last.
+    pub(crate) fn unpacked(&self) -> &[u8] {
+        &self.other
+    }
 }
 
 #[cfg(test)]

@@ -2,33 +2,45 @@
 //!
 //! A *receiver* (who decodes) connects, a *sender* (who computes prompts) listens. A connection carries one handshake and
 //! then any number of handoffs, one at a time. [`FrameReader`] cuts the byte stream into checked frames, [`Message`]
-//! reads and writes their bodies, [`HandoffPlan`] says which pages move, and [`Manifest`] binds all of it to a key.
+//! reads and writes their bodies, [`HandoffPlan`] says which pages move, [`Manifest`] binds all of it to a key, and
+//! [`Receiver`] and [`Sender`] hold the rules of the two ends.
 //!
 //! The crate has no socket, thread or clock; a moment is an argument, in milliseconds from any fixed point.
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod body;
+mod checklist;
 mod codec;
 mod crc32c;
+mod departures;
+mod failure;
 mod header;
 mod hello;
+mod link;
 mod manifest;
 mod message;
 mod plan;
 mod reader;
+mod receiver;
 mod refuse;
+mod sender;
 mod transfer;
 
 pub use body::BodyError;
 pub use codec::{Codecs, PageCodec, PagePacker, UnpackError};
+pub use departures::SendError;
+pub use failure::Failure;
 pub use header::{FRAME_VERSION, FrameError, FrameHeader, FrameKind, Limits};
 pub use hello::{Component, Hello, HelloAck, Identity, Node, VERSIONS};
 pub use manifest::{KeyError, KeyState, MacKeys, Manifest};
 pub use message::Message;
 pub use plan::{Framing, HandoffPlan, PlanError, layer_groups};
 pub use reader::{Frame, FrameReader, write_frame};
+pub use receiver::{Receiver, ReceiverEvent, ReceiverSettings, RequestError, Stats};
 pub use refuse::{Cancel, CancelReason, Refuse, RefuseCode};
+pub use sender::{Acceptance, Sender, SenderEvent, SenderSettings};
 pub use transfer::{Accept, Commit, Pages, Progress, Request};
 
 /// Names a handoff; drawn at random by the receiver.

@@ -24,6 +24,7 @@ use crate::transfer::{Accept, Request};
 /// | 372  | rows              | `u32`                                                 |
 /// | 376  | first_page        | `u32`                                                 |
 /// | 380  | expires_in_ms     | `u32`                                                 |
+/// | 384  | reused_rows       | `u32`                                                 |
 ///
 /// Root k + 1 is BLAKE3 over root k, the body digest of frame k, and k as `u64`. The MAC is BLAKE3 keyed with the key of
 /// that id over the last root, the number of frames and the stored bytes, `u64` each.
@@ -82,6 +83,7 @@ impl Manifest {
         binding.update(&crate::rows_of(&request.tokens).to_le_bytes());
         binding.update(&accept.first_page.to_le_bytes());
         binding.update(&request.expires_in_ms.to_le_bytes());
+        binding.update(&accept.reused_rows.to_le_bytes());
         Self { root: binding.finalize(), frames: 0, stored_bytes: 0 }
     }
 

@@ -67,6 +67,24 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// The message on its own: of `Pages` what is in front of the entries.
+    pub(crate) fn without_entries(self) -> Message<'static> {
+        match self {
+            Self::Hello(hello) => Message::Hello(hello),
+            Self::HelloAck(ack) => Message::HelloAck(ack),
+            Self::Refuse(refuse) => Message::Refuse(refuse),
+            Self::Request(request) => Message::Request(request),
+            Self::Accept(accept) => Message::Accept(accept),
+            Self::Pages(pages) => Message::Pages(Pages { entries: &[], ..pages }),
+            Self::Progress(progress) => Message::Progress(progress),
+            Self::Commit(commit) => Message::Commit(commit),
+            Self::Installed(handoff) => Message::Installed(handoff),
+            Self::Cancel(cancel) => Message::Cancel(cancel),
+            Self::Ping(value) => Message::Ping(value),
+            Self::Pong(value) => Message::Pong(value),
+        }
+    }
+
     /// The kind of frame that holds it.
     pub fn kind(&self) -> FrameKind {
         match self {

@@ -1,0 +1,37 @@
+//! Which pages of a plan are there already.
+
+use crate::plan::HandoffPlan;
+
+/// Pages that are still to come.
+#[derive(Debug)]
+pub(crate) struct Checklist {
+    /// Per layer, a bit per page of its range: set once the page is there.
+    layers: Vec<Vec<u64>>,
+    left: u64,
+}
+
+impl Checklist {
+    /// Nothing of `plan` is there.
+    pub(crate) fn new(plan: &HandoffPlan) -> Self {
+        let layers = plan.layers().iter().map(|pages| vec![0; pages.len().div_ceil(64)]).collect();
+        Self { layers, left: plan.page_count() }
+    }
+
+    /// Pages to come.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Whether a page of the plan is there.
+    pub(crate) fn has(&self, plan: &HandoffPlan, layer: u16, page: u32) -> bool {
+        let index = page - plan.layers()[usize::from(layer)].start;
+        self.layers[usize::from(layer)][index as usize / 64] >> (index % 64) & 1 == 1
+    }
+
+    /// Marks a page of the plan that was not there.
+    pub(crate) fn mark(&mut self, plan: &HandoffPlan, layer: u16, page: u32) {
+        let index = page - plan.layers()[usize::from(layer)].start;
+        self.layers[usize::from(layer)][index as usize / 64] |= 1 << (index % 64);
+        self.left -= 1;
+    }
+}

@@ -1,0 +1,88 @@
+//! What both ends of a connection share: the frame under way, the bytes to send, and when something last moved.
+
+use crate::HandoffId;
+use crate::failure::Failure;
+use crate::header::Limits;
+use crate::message::Message;
+use crate::reader::FrameReader;
+use crate::refuse::Refuse;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) reader: FrameReader,
+    output: Vec<u8>,
+    /// Bytes at the front of `output` that the caller has sent.
+    sent: usize,
+    /// Pongs written since `output` was last empty.
+    pongs: u32,
+    /// When the peer last sent or took something.
+    pub(crate) moved_ms: u64,
+}
+
+/// More pings than this, while nothing is sent, are a flood.
+const UNSENT_PONGS_MAX: u32 = 16;
+
+impl Link {
+    pub(crate) fn new(limits: Limits, now_ms: u64) -> Self {
+        Self { reader: FrameReader::new(limits), output: Vec::new(), sent: 0, pongs: 0, moved_ms: now_ms }
+    }
+
+    pub(crate) fn write(&mut self, message: &Message<'_>) {
+        message.write_frame(&mut self.output);
+    }
+
+    /// Where to append frames.
+    pub(crate) fn output_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    pub(crate) fn output(&self) -> &[u8] {
+        &self.output[self.sent..]
+    }
+
+    pub(crate) fn output_sent(&mut self, bytes: usize, now_ms: u64) {
+        assert!(bytes <= self.output().len(), "{bytes} bytes sent of {}", self.output().len());
+        self.sent += bytes;
+        self.moved_ms = now_ms;
+        if self.sent == self.output.len() {
+            self.pongs = 0;
+        }
+        // Moved to the front only when that frees at least half, so that each byte is moved at most once on average.
+        if self.sent * 2 >= self.output.len() {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    pub(crate) fn answer_ping(&mut self, value: u64) -> Result<(), Failure> {
+        if self.pongs == UNSENT_PONGS_MAX {
+            return Err(Failure::PingFlood(self.pongs));
+        }
+        self.pongs += 1;
+        self.write(&Message::Pong(value));
+        Ok(())
+    }
+
+    /// Tells the peer why this end is closing, if it can be told.
+    pub(crate) fn refuse(&mut self, handoff: HandoffId, failure: &Failure) {
+        if let Some(code) = failure.code() {
+            let field = if let Failure::Identity(component) = failure { *component as u8 } else { 0 };
+            let refuse = Refuse { field, ..Refuse::new(handoff, code, &failure.to_string()) };
+            self.write(&Message::Refuse(refuse));
+        }
+    }
+
+    pub(crate) fn check_moving(&self, limit_ms: u64, now_ms: u64) -> Result<(), Failure> {
+        let silent_ms = now_ms.saturating_sub(self.moved_ms);
+        if silent_ms > limit_ms { Err(Failure::Stalled { silent_ms }) } else { Ok(()) }
+    }
+}
+
+/// Fails once `expires_at_ms` is over.
+pub(crate) fn check_time(expires_at_ms: u64, now_ms: u64) -> Result<(), Failure> {
+    match now_ms.saturating_sub(expires_at_ms) {
+        0 => Ok(()),
+        late_ms => Err(Failure::Expired { late_ms }),
+    }
+}
