@@ -6,6 +6,7 @@
 //! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
 //! - `enrol` is the ticket that lets a new node in once.
 //! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
+//! - `policy` chooses who computes a prompt, by measured rates.
 //! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
 
 pub mod accounting;
@@ -17,6 +18,7 @@ pub mod keys;
 pub mod lane;
 pub mod ledger;
 pub mod pacing;
+pub mod policy;
 mod random;
 #[cfg(target_os = "linux")]
 pub mod socket_options;

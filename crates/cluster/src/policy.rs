@@ -1,0 +1,258 @@
+//! Who computes a prompt: this node, or one of the producers, by what each was measured to take.
+//!
+//! A candidate's cost is `queue + max(compute, wire) + fixed`: pages travel while the next rows are computed, and whatever
+//! does not overlap ends up in the fixed part. Rates follow what is observed, each observation moving them by a bounded
+//! step. A candidate that was not measured for long is tried again although another seems cheaper, the sooner the closer
+//! it is; so neither a bad day nor a single blip decides for ever. After a failure a producer is left alone for a stated
+//! time, which doubles with each failure in a row.
+//!
+//! No clock and no randomness: times are arguments, in ms of any clock that only rises.
+//!
+//! - `rates` learns, `store` keeps what was learnt in a file.
+
+mod rates;
+mod store;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+
+use crate::identity::NodeId;
+
+use rates::Rates;
+pub use store::PolicyFileError;
+
+/// Who computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// This node.
+    Local,
+    /// A producer.
+    Producer(NodeId),
+}
+
+/// What one place would have to do for a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Who.
+    pub place: Place,
+    /// Positions that it has to compute: what it holds already is not among them.
+    pub compute: Range<u64>,
+    /// Bytes that have to travel; 0 for this node.
+    pub wire_bytes: u64,
+    /// How long it is busy with others, in ms.
+    pub queue_ms: f64,
+}
+
+/// What a request took. Times in ms.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    /// Who did it.
+    pub place: Place,
+    /// Positions that it computed.
+    pub compute: Range<u64>,
+    /// Time in which it computed them.
+    pub compute_ms: f64,
+    /// Bytes that travelled.
+    pub wire_bytes: u64,
+    /// Time in which the wire was busy with them.
+    pub wire_ms: f64,
+    /// Time in which others were served.
+    pub queue_ms: f64,
+    /// From the request to the last row in place.
+    pub total_ms: f64,
+}
+
+/// How the policy learns and forgives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicySettings {
+    /// Share of a new observation, above 0 and at most 1. Smaller is steadier, larger is quicker.
+    pub weight: f64,
+    /// After this time without an observation a place is tried again if it costs at most a quarter more than the cheapest;
+    /// after twice the time, a half more, and so on.
+    pub retry_every_ms: u64,
+    /// How long a producer is left alone after a first failure.
+    pub back_off_first_ms: u64,
+    /// The longest time that a producer is left alone.
+    pub back_off_max_ms: u64,
+}
+
+/// What a candidate is expected to take, in ms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// Waiting for others.
+    pub queue_ms: f64,
+    /// Computing.
+    pub compute_ms: f64,
+    /// Travelling, at the same time as computing.
+    pub wire_ms: f64,
+    /// What does not depend on the length.
+    pub fixed_ms: f64,
+    /// `queue + max(compute, wire) + fixed`.
+    pub total_ms: f64,
+}
+
+/// What became of a candidate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// Chosen, as the cheapest.
+    Cheapest,
+    /// Chosen, as it was never measured.
+    FirstTry,
+    /// Chosen although not the cheapest, as its last measurement is this old.
+    Retry {
+        /// Age of the last measurement.
+        age_ms: u64,
+    },
+    /// Not chosen.
+    Dearer,
+    /// Left alone after failures.
+    BackOff {
+        /// When it may be used again.
+        until_ms: u64,
+        /// Failures in a row.
+        failures: u32,
+    },
+}
+
+/// One candidate of a choice, with every term.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Explanation {
+    /// Who.
+    pub place: Place,
+    /// `None` if it was never measured.
+    pub cost: Option<Cost>,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// Who computes, and why: one explanation for each candidate, in their order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// Who computes.
+    pub place: Place,
+    /// Why.
+    pub explanations: Vec<Explanation>,
+}
+
+/// What was learnt about all places.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    settings: PolicySettings,
+    places: HashMap<Place, Known>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Known {
+    rates: Rates,
+    /// `None` if it was measured in another run, or never.
+    measured_at_ms: Option<u64>,
+    failures: u32,
+    usable_from_ms: u64,
+}
+
+impl Default for PolicySettings {
+    /// Follows a change within about ten requests; tries again after a minute; backs off from one second to one minute.
+    fn default() -> Self {
+        Self { weight: 0.25, retry_every_ms: 60_000, back_off_first_ms: 1000, back_off_max_ms: 60_000 }
+    }
+}
+
+impl Policy {
+    /// A policy that knows nothing yet. A weight out of its range is brought to the nearer end.
+    pub fn new(settings: PolicySettings) -> Self {
+        let weight = if settings.weight.is_finite() { settings.weight.clamp(0.01, 1.0) } else { 0.25 };
+        Self { settings: PolicySettings { weight, ..settings }, places: HashMap::new() }
+    }
+
+    /// Chooses among candidates; `None` if there is none that may be used now. Counts nothing: say afterwards what
+    /// [happened](Self::observe), or that it [failed](Self::fail).
+    pub fn choose(&self, candidates: &[Candidate], now_ms: u64) -> Option<Choice> {
+        let mut explanations: Vec<Explanation> =
+            candidates.iter().map(|candidate| self.explain(candidate, now_ms)).collect();
+        let (chosen, verdict) = self.pick(&explanations, now_ms)?;
+        explanations[chosen].verdict = verdict;
+        Some(Choice { place: explanations[chosen].place, explanations })
+    }
+
+    /// Learns from what a request took. Ends a producer's back-off. Numbers that are not finite or negative are left out.
+    pub fn observe(&mut self, observation: &Observation, now_ms: u64) {
+        let known = self.places.entry(observation.place).or_default();
+        known.rates.learn(observation, self.settings.weight);
+        (known.measured_at_ms, known.failures, known.usable_from_ms) = (Some(now_ms), 0, 0);
+    }
+
+    /// Leaves a producer alone for a while, and says until when. This node is never left alone.
+    pub fn fail(&mut self, place: Place, now_ms: u64) -> u64 {
+        if place == Place::Local {
+            return now_ms;
+        }
+        let known = self.places.entry(place).or_default();
+        let doubled = 1u64.checked_shl(known.failures).unwrap_or(u64::MAX);
+        let wait_ms = self.settings.back_off_first_ms.saturating_mul(doubled).min(self.settings.back_off_max_ms);
+        known.failures = known.failures.saturating_add(1);
+        known.usable_from_ms = now_ms.saturating_add(wait_ms);
+        known.usable_from_ms
+    }
+
+    /// Forgets a place, for instance a node that was revoked.
+    pub fn forget(&mut self, place: Place) {
+        self.places.remove(&place);
+    }
+
+    fn explain(&self, candidate: &Candidate, now_ms: u64) -> Explanation {
+        let known = self.places.get(&candidate.place);
+        let verdict = match known {
+            Some(known) if known.usable_from_ms > now_ms => {
+                Verdict::BackOff { until_ms: known.usable_from_ms, failures: known.failures }
+            }
+            _ => Verdict::Dearer,
+        };
+        let cost = known.and_then(|known| known.rates.cost(candidate));
+        Explanation { place: candidate.place, cost, verdict }
+    }
+
+    /// Place in the list and reason: first whoever was never measured, then whoever is due, then the cheapest.
+    fn pick(&self, explanations: &[Explanation], now_ms: u64) -> Option<(usize, Verdict)> {
+        let usable = || explanations.iter().enumerate().filter(|(_, each)| each.verdict == Verdict::Dearer);
+        if let Some((index, _)) = usable().find(|(_, each)| each.cost.is_none()) {
+            return Some((index, Verdict::FirstTry));
+        }
+        let costs = usable().filter_map(|(index, each)| Some((index, each.cost?.total_ms)));
+        let (cheapest, least_ms) = costs.clone().min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+        let due = costs.filter_map(|(index, total_ms)| {
+            let measured = self.places.get(&explanations[index].place)?.measured_at_ms?;
+            let age_ms = now_ms.saturating_sub(measured);
+            let periods = age_ms / self.settings.retry_every_ms.max(1);
+            let allowed_ms = least_ms * (1.0 + 0.25 * periods as f64);
+            (index != cheapest && periods > 0 && total_ms <= allowed_ms).then_some((index, age_ms))
+        });
+        let oldest = due.max_by_key(|(_, age_ms)| *age_ms);
+        Some(oldest.map_or((cheapest, Verdict::Cheapest), |(index, age_ms)| (index, Verdict::Retry { age_ms })))
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Local => write!(f, "local: ")?,
+            Place::Producer(id) => write!(f, "producer {id}: ")?,
+        }
+        match self.cost {
+            None => write!(f, "never measured")?,
+            Some(Cost { queue_ms, compute_ms, wire_ms, fixed_ms, total_ms }) => write!(
+                f,
+                "{total_ms:.1} ms = queue {queue_ms:.1} + max(compute {compute_ms:.1}, wire {wire_ms:.1}) + fixed {fixed_ms:.1}"
+            )?,
+        }
+        match self.verdict {
+            Verdict::Cheapest => write!(f, "; chosen as the cheapest"),
+            Verdict::FirstTry => write!(f, "; chosen as a first try"),
+            Verdict::Retry { age_ms } => write!(f, "; chosen as its last measurement is {age_ms} ms old"),
+            Verdict::Dearer => write!(f, "; not chosen"),
+            Verdict::BackOff { until_ms, failures } => {
+                write!(f, "; left alone until {until_ms} ms after {failures} failures in a row")
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a policy has learnt, in a file, so that a restart does not begin from nothing.
+//!
+//! ```toml
+//! [[place]]
+//! node = "64 hexadecimal digits"      # none for this node
+//! position_ms = [0.41, 0.42, 0.0]     # by depth, 0 for what was not measured
+//! byte_ms = 8.1e-7                    # none if nothing travelled yet
+//! fixed_ms = 12.5
+//! ```
+//!
+//! Failures are not kept: after a restart everyone may be tried.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::rates::{DEPTHS, Rates};
+use super::{Known, Place, Policy, PolicySettings};
+use crate::files::{self, FileError, Secrecy};
+use crate::identity::NodeId;
+
+/// Why what was learnt cannot be read. A caller may go on without it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyFileError {
+    /// The file itself.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Not of this form.
+    #[error("{}: {error}", path.display())]
+    NotRates {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        error: Box<toml::de::Error>,
+    },
+    /// A number that was never measured, or a node that is none.
+    #[error("{}: entry {entry} has no valid node, or a number that is no time", path.display())]
+    BadEntry {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        entry: usize,
+    },
+    /// It could not be written in this form.
+    #[error("what was learnt cannot be written: {0}")]
+    NotWritable(#[source] Box<toml::ser::Error>),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListForm {
+    #[serde(default)]
+    place: Vec<PlaceForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlaceForm {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    position_ms: Vec<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    byte_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fixed_ms: Option<f64>,
+}
+
+impl Policy {
+    /// A policy that begins with what the file says. What is in it counts as measured `now_ms`, so that it is tried again
+    /// in time.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`], also if there is no file.
+    pub fn load(path: &Path, settings: PolicySettings, now_ms: u64) -> Result<Self, PolicyFileError> {
+        let text = files::read(path, Secrecy::Public)?;
+        let list: ListForm = toml::from_str(&text)
+            .map_err(|error| PolicyFileError::NotRates { path: path.into(), error: Box::new(error) })?;
+        let mut policy = Self::new(settings);
+        for (index, form) in list.place.iter().enumerate() {
+            let bad = || PolicyFileError::BadEntry { path: path.into(), entry: index + 1 };
+            let place = match &form.node {
+                None => Place::Local,
+                Some(digits) => Place::Producer(NodeId::from_hex(digits).ok_or_else(bad)?),
+            };
+            let rates = form.rates().ok_or_else(bad)?;
+            policy.places.insert(place, Known { rates, measured_at_ms: Some(now_ms), ..Known::default() });
+        }
+        Ok(policy)
+    }
+
+    /// Writes what was learnt, in the place of an earlier file.
+    ///
+    /// # Errors
+    /// What the disk says; the earlier file is still there.
+    pub fn save(&self, path: &Path) -> Result<(), PolicyFileError> {
+        let mut places: Vec<_> = self.places.iter().filter(|(_, known)| known.rates != Rates::default()).collect();
+        places.sort_unstable_by_key(|(place, _)| **place);
+        let form = |(place, known): (&Place, &Known)| PlaceForm {
+            node: match place {
+                Place::Local => None,
+                Place::Producer(id) => Some(id.to_string()),
+            },
+            position_ms: known.rates.position_ms.iter().map(|position_ms| position_ms.unwrap_or(0.0)).collect(),
+            byte_ms: known.rates.byte_ms,
+            fixed_ms: known.rates.fixed_ms,
+        };
+        let list = ListForm { place: places.into_iter().map(form).collect() };
+        let text = toml::to_string(&list).map_err(|error| PolicyFileError::NotWritable(Box::new(error)))?;
+        Ok(files::replace(path, &text, Secrecy::Public)?)
+    }
+}
+
+impl PlaceForm {
+    fn rates(&self) -> Option<Rates> {
+        let is_time = |ms: &f64| ms.is_finite() && *ms > 0.0;
+        if self.position_ms.len() > DEPTHS || self.byte_ms.iter().chain(&self.fixed_ms).any(|ms| !is_time(ms)) {
+            return None;
+        }
+        let mut rates = Rates { byte_ms: self.byte_ms, fixed_ms: self.fixed_ms, ..Rates::default() };
+        for (to, from) in rates.position_ms.iter_mut().zip(&self.position_ms) {
+            *to = match from {
+                0.0 => None,
+                ms if is_time(ms) => Some(*ms),
+                _ => return None,
+            };
+        }
+        Some(rates)
+    }
+}

@@ -1,0 +1,259 @@
+//! The policy against machines and wires whose true rates are known.
+
+use std::ops::Range;
+
+use muser_cluster::identity::NodeId;
+use muser_cluster::policy::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Verdict};
+
+const BYTES_A_POSITION: u64 = 36_864;
+
+/// A machine: positions a second at depth 0, how much slower it gets with depth, its wire and its fixed cost.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    place: Place,
+    positions_per_s: f64,
+    depth_for_half: f64,
+    /// `None` for the local machine.
+    wire_gbit_per_s: Option<f64>,
+    fixed_ms: f64,
+}
+
+impl Machine {
+    fn local(positions_per_s: f64) -> Self {
+        Self { place: Place::Local, positions_per_s, depth_for_half: 20_000.0, wire_gbit_per_s: None, fixed_ms: 2.0 }
+    }
+
+    fn producer(id: u8, positions_per_s: f64, gbit: f64, fixed_ms: f64) -> Self {
+        let place = Place::Producer(NodeId([id; 32]));
+        Self { place, positions_per_s, depth_for_half: 40_000.0, wire_gbit_per_s: Some(gbit), fixed_ms }
+    }
+
+    fn compute_ms(&self, range: &Range<u64>) -> f64 {
+        // The integral of (1 + depth / depth_for_half) / rate.
+        let up_to = |end: u64| end as f64 + (end as f64).powi(2) / (2.0 * self.depth_for_half);
+        1000.0 * (up_to(range.end) - up_to(range.start)) / self.positions_per_s
+    }
+
+    fn candidate(&self, range: &Range<u64>) -> Candidate {
+        let wire_bytes = self.wire_gbit_per_s.map_or(0, |_| (range.end - range.start) * BYTES_A_POSITION);
+        Candidate { place: self.place, compute: range.clone(), wire_bytes, queue_ms: 0.0 }
+    }
+
+    /// What a request takes, with a few per cent of noise.
+    fn run(&self, range: &Range<u64>, random: &mut fastrand::Rng) -> Observation {
+        let mut noise = || 0.96 + 0.08 * random.f64();
+        let Candidate { place, compute, wire_bytes, queue_ms } = self.candidate(range);
+        let compute_ms = self.compute_ms(range) * noise();
+        let wire_ms = self.wire_gbit_per_s.map_or(0.0, |gbit| wire_bytes as f64 * 8.0 / gbit / 1e6 * noise());
+        let total_ms = compute_ms.max(wire_ms) + self.fixed_ms * noise();
+        Observation { place, compute, compute_ms, wire_bytes, wire_ms, queue_ms, total_ms }
+    }
+
+    fn true_ms(&self, range: &Range<u64>) -> f64 {
+        let bytes = self.candidate(range).wire_bytes as f64;
+        let wire_ms = self.wire_gbit_per_s.map_or(0.0, |gbit| bytes * 8.0 / gbit / 1e6);
+        self.compute_ms(range).max(wire_ms) + self.fixed_ms
+    }
+}
+
+/// The length at `share` of the way from 256 to 16384 positions, by its logarithm.
+#[expect(clippy::cast_possible_truncation, reason = "the length is positive and at most 16384")]
+fn length_at(share: f64) -> u64 {
+    (256.0 * 64f64.powf(share)).round() as u64
+}
+
+fn length(random: &mut fastrand::Rng) -> u64 {
+    length_at(random.f64())
+}
+
+fn candidates(machines: &[Machine], range: &Range<u64>) -> Vec<Candidate> {
+    machines.iter().map(|machine| machine.candidate(range)).collect()
+}
+
+/// Serves `count` requests by the policy's choices, one a second.
+fn serve(policy: &mut Policy, machines: &[Machine], count: u64, now_ms: &mut u64, random: &mut fastrand::Rng) {
+    for _ in 0..count {
+        *now_ms += 1000;
+        let range = 0..length(random);
+        let place = policy.choose(&candidates(machines, &range), *now_ms).unwrap().place;
+        let machine = machines.iter().find(|machine| machine.place == place).unwrap();
+        policy.observe(&machine.run(&range, random), *now_ms);
+    }
+}
+
+/// Share of 64 lengths for which the cheapest by the policy is the fastest in truth.
+fn share_right(policy: &Policy, machines: &[Machine], now_ms: u64) -> f64 {
+    let right = (0..64u32).filter(|point| {
+        let range = 0..length_at(f64::from(*point) / 63.0);
+        let choice = policy.choose(&candidates(machines, &range), now_ms).unwrap();
+        let cost = |place| choice.explanations.iter().find(|each| each.place == place).unwrap().cost.unwrap().total_ms;
+        let by_policy = machines.iter().min_by(|a, b| cost(a.place).total_cmp(&cost(b.place))).unwrap();
+        let in_truth = machines.iter().min_by(|a, b| a.true_ms(&range).total_cmp(&b.true_ms(&range))).unwrap();
+        by_policy.place == in_truth.place
+    });
+    right.count() as f64 / 64.0
+}
+
+#[test]
+fn the_faster_side_is_chosen_in_95_of_100_points_over_1_and_10_gbit() {
+    let (mut points, mut crossovers, mut worst) = (0.0, 0, 1.0f64);
+    let seeds = 200;
+    for seed in 0..seeds {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let gbit = if seed % 2 == 0 { 1.0 } else { 10.0 };
+        let fixed_ms = 20.0 * 175f64.powf(random.f64());
+        let machines = [
+            Machine::local(300.0 + 1500.0 * random.f64()),
+            Machine::producer(1, 3000.0 + 9000.0 * random.f64(), gbit * (0.6 + 0.35 * random.f64()), fixed_ms),
+        ];
+        let mut policy = Policy::new(PolicySettings::default());
+        let mut now_ms = 0;
+        serve(&mut policy, &machines, 300, &mut now_ms, &mut random);
+        let share = share_right(&policy, &machines, now_ms);
+        (points, worst) = (points + share, worst.min(share));
+        let local_wins = |end| machines[0].true_ms(&(0..end)) < machines[1].true_ms(&(0..end));
+        crossovers += usize::from(local_wins(256) != local_wins(16_384));
+    }
+    let share = points / seeds as f64;
+    println!("{:.2} % of points right, worst machine {:.1} %, {crossovers} crossovers", 100.0 * share, 100.0 * worst);
+    assert!(share >= 0.95, "{:.1} % right", 100.0 * share);
+    assert!(crossovers > 50, "only {crossovers} of {seeds} pairs have a crossover, so the test says little");
+}
+
+#[test]
+fn the_crossover_moves_when_the_wire_slows_down_and_when_it_recovers() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let local = Machine::local(900.0);
+    let (quick, slow) = (Machine::producer(1, 8000.0, 9.0, 300.0), Machine::producer(1, 8000.0, 0.15, 300.0));
+    let mut policy = Policy::new(PolicySettings::default());
+    let mut now_ms = 0;
+    let long = 0..8000;
+    let chosen = |policy: &Policy, now_ms| policy.choose(&candidates(&[local, quick], &long), now_ms).unwrap().place;
+    serve(&mut policy, &[local, quick], 200, &mut now_ms, &mut random);
+    assert_eq!(chosen(&policy, now_ms), quick.place);
+    serve(&mut policy, &[local, slow], 200, &mut now_ms, &mut random);
+    assert_eq!(chosen(&policy, now_ms), Place::Local);
+    // Nothing but the occasional retry tells that the wire is good again.
+    serve(&mut policy, &[local, quick], 2000, &mut now_ms, &mut random);
+    assert_eq!(chosen(&policy, now_ms), quick.place);
+}
+
+#[test]
+fn among_several_producers_the_quickest_is_found() {
+    for seed in 0..20 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut machines = vec![Machine::local(400.0)];
+        machines
+            .extend((1..4).map(|id| Machine::producer(id, 2000.0 * f64::from(id), 9.0, 50.0 + 10.0 * f64::from(id))));
+        let mut policy = Policy::new(PolicySettings::default());
+        let mut now_ms = 0;
+        serve(&mut policy, &machines, 300, &mut now_ms, &mut random);
+        let share = share_right(&policy, &machines, now_ms);
+        assert!(share >= 0.9, "seed {seed}: {share}");
+    }
+}
+
+#[test]
+fn one_wild_measurement_does_not_turn_the_policy_over() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let machines = [Machine::local(500.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
+    let mut policy = Policy::new(PolicySettings::default());
+    let mut now_ms = 0;
+    serve(&mut policy, &machines, 200, &mut now_ms, &mut random);
+    let range = 0..8000;
+    let mut wild = machines[1].run(&range, &mut random);
+    (wild.compute_ms, wild.wire_ms, wild.total_ms) = (wild.compute_ms * 1e3, f64::NAN, f64::INFINITY);
+    policy.observe(&wild, now_ms);
+    let choice = policy.choose(&candidates(&machines, &range), now_ms).unwrap();
+    assert_eq!(choice.place, machines[1].place);
+}
+
+#[test]
+fn after_a_failure_a_producer_is_left_alone_for_a_stated_time_and_used_again() {
+    let machines = [Machine::local(500.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
+    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default()), 0);
+    let mut random = fastrand::Rng::with_seed(4);
+    serve(&mut policy, &machines, 50, &mut now_ms, &mut random);
+    let producer = machines[1].place;
+    let range = 0..8000;
+    let list = candidates(&machines, &range);
+    assert_eq!(policy.choose(&list, now_ms).unwrap().place, producer);
+    for (failures, wait_ms) in
+        [(1, 1000), (2, 2000), (3, 4000), (4, 8000), (5, 16_000), (6, 32_000), (7, 60_000), (8, 60_000)]
+    {
+        let until_ms = policy.fail(producer, now_ms);
+        assert_eq!(until_ms, now_ms + wait_ms, "failure {failures}");
+        let choice = policy.choose(&list, until_ms - 1).unwrap();
+        assert_eq!(choice.place, Place::Local);
+        assert_eq!(choice.explanations[1].verdict, Verdict::BackOff { until_ms, failures });
+        assert_eq!(policy.choose(&list, until_ms).unwrap().place, producer);
+        assert_eq!(policy.choose(&list[1..], until_ms - 1), None);
+        now_ms = until_ms;
+    }
+    policy.observe(&machines[1].run(&range, &mut random), now_ms);
+    assert_eq!(policy.fail(producer, now_ms), now_ms + 1000);
+    assert_eq!(policy.fail(Place::Local, now_ms), now_ms);
+    for _ in 0..200 {
+        policy.fail(producer, now_ms);
+    }
+    assert_eq!(policy.fail(producer, now_ms), now_ms + 60_000);
+}
+
+#[test]
+fn a_choice_explains_every_term() {
+    let id = NodeId([0xab; 32]);
+    let mut policy = Policy::new(PolicySettings::default());
+    let observation = |place, wire_bytes, wire_ms, total_ms| Observation {
+        place,
+        compute: 0..100,
+        compute_ms: 50.0,
+        wire_bytes,
+        wire_ms,
+        queue_ms: 10.0,
+        total_ms,
+    };
+    policy.observe(&observation(Place::Local, 0, 0.0, 61.0), 0);
+    policy.observe(&observation(Place::Producer(id), 1000, 80.0, 95.0), 0);
+    let candidate = |place, wire_bytes| Candidate { place, compute: 0..200, wire_bytes, queue_ms: 7.0 };
+    let other = Place::Producer(NodeId([1; 32]));
+    let list = [candidate(Place::Local, 0), candidate(Place::Producer(id), 2000)];
+    let choice = policy.choose(&list, 0).unwrap();
+    let shown: Vec<String> = choice.explanations.iter().map(ToString::to_string).collect();
+    let digits = "ab".repeat(32);
+    assert_eq!(
+        shown[0],
+        "local: 108.0 ms = queue 7.0 + max(compute 100.0, wire 0.0) + fixed 1.0; chosen as the cheapest"
+    );
+    let expected = "172.0 ms = queue 7.0 + max(compute 100.0, wire 160.0) + fixed 5.0; not chosen";
+    assert_eq!(shown[1], format!("producer {digits}: {expected}"));
+    let choice = policy.choose(&[list[0].clone(), candidate(other, 5)], 0).unwrap();
+    assert_eq!((choice.place, choice.explanations[1].verdict), (other, Verdict::FirstTry));
+    assert_eq!(policy.choose(&[], 0), None);
+}
+
+#[test]
+fn what_was_learnt_survives_a_restart_and_nonsense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    let machines = [Machine::local(500.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
+    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default()), 0);
+    serve(&mut policy, &machines, 100, &mut now_ms, &mut fastrand::Rng::with_seed(5));
+    policy.save(&path).unwrap();
+    let again = Policy::load(&path, PolicySettings::default(), now_ms).unwrap();
+    let list = candidates(&machines, &(0..5000));
+    let costs = |policy: &Policy| {
+        policy.choose(&list, now_ms).unwrap().explanations.iter().map(|each| each.cost).collect::<Vec<_>>()
+    };
+    assert_eq!(costs(&again), costs(&policy));
+    for text in [
+        "place = 1",
+        "[[place]]\nposition_ms = [-1.0]",
+        "[[place]]\nposition_ms = [nan]",
+        "[[place]]\nposition_ms = []\nfixed_ms = inf",
+        "[[place]]\nnode = \"zz\"\nposition_ms = []",
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let error = Policy::load(&path, PolicySettings::default(), 0).unwrap_err();
+        assert!(!matches!(error, PolicyFileError::File(_)), "{text}: {error}");
+    }
+}
