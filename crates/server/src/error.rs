@@ -47,7 +47,24 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    fn code_and_name(self) -> (StatusCode, &'static str) {
+    /// All kinds.
+    pub const ALL: [Self; Self::Server as usize + 1] = [
+        Self::InvalidRequest,
+        Self::ExceedContextSize,
+        Self::Authentication,
+        Self::Permission,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::TooLarge,
+        Self::Timeout,
+        Self::RateLimit,
+        Self::NotSupported,
+        Self::Unavailable,
+        Self::Server,
+    ];
+
+    /// The status, which is the envelope's code as well, and the envelope's type.
+    pub fn code_and_name(self) -> (StatusCode, &'static str) {
         match self {
             Self::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid_request_error"),
             Self::ExceedContextSize => (StatusCode::BAD_REQUEST, "exceed_context_size_error"),

@@ -13,6 +13,8 @@ pub struct Fields {
     left: Map<String, Value>,
     /// Names that were asked for.
     known: Vec<&'static str>,
+    /// The field that these are within, with a point at its end; empty for those of the body.
+    place: String,
 }
 
 /// A type that a field can have.
@@ -111,12 +113,12 @@ impl Fields {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| ApiError::invalid(format!("the body is no JSON: {error}")))?;
         let left = Map::from_field(value).ok_or_else(|| ApiError::invalid("the body needs to be a JSON object"))?;
-        Ok(Self::of(left))
+        Ok(Self { left, known: Vec::new(), place: String::new() })
     }
 
-    /// The fields of an object.
-    pub fn of(left: Map<String, Value>) -> Self {
-        Self { left, known: Vec::new() }
+    /// The fields of an object that is the field `name` of another.
+    pub fn within(name: &'static str, left: Map<String, Value>) -> Self {
+        Self { left, known: Vec::new(), place: format!("{name}.") }
     }
 
     /// Takes a field; `None` if it is absent or null.
@@ -129,7 +131,8 @@ impl Fields {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
                 let shown = shortened(&value);
-                let wrong = || ApiError::invalid(format!("{name}: needs {}, and is {shown}", T::NEEDS));
+                let place = &self.place;
+                let wrong = || ApiError::invalid(format!("{place}{name}: needs {}, and is {shown}", T::NEEDS));
                 T::from_field(value).map(Some).ok_or_else(wrong)
             }
         }
@@ -140,7 +143,8 @@ impl Fields {
     /// # Errors
     /// If it is absent, null or of another type.
     pub fn require<T: FromField>(&mut self, name: &'static str) -> Result<T, ApiError> {
-        self.take(name)?.ok_or_else(|| ApiError::invalid(format!("{name}: is missing, and needs {}", T::NEEDS)))
+        let found = self.take(name)?;
+        found.ok_or_else(|| ApiError::invalid(format!("{}{name}: is missing, and needs {}", self.place, T::NEEDS)))
     }
 
     /// Takes a whole number within limits.
@@ -150,7 +154,8 @@ impl Fields {
     pub fn take_within(&mut self, name: &'static str, min: i64, max: i64) -> Result<Option<i64>, ApiError> {
         match self.take(name)? {
             Some(n) if n < min || n > max => {
-                Err(ApiError::invalid(format!("{name}: needs a whole number from {min} to {max}, and is {n}")))
+                let place = &self.place;
+                Err(ApiError::invalid(format!("{place}{name}: needs a whole number from {min} to {max}, and is {n}")))
             }
             found => Ok(found),
         }
@@ -178,7 +183,8 @@ impl Fields {
             None | Some(Value::Null) => Ok(()),
             Some(value) if asks_nothing(&value) => Ok(()),
             Some(value) => {
-                Err(ApiError::invalid(format!("{name}: this server does not support it (it is {})", shortened(&value))))
+                let (place, shown) = (&self.place, shortened(&value));
+                Err(ApiError::invalid(format!("{place}{name}: this server does not support it (it is {shown})")))
             }
         }
     }
@@ -197,7 +203,8 @@ impl Fields {
             Some((distance, known)) if distance <= 2 => format!(" (did you mean {known}?)"),
             _ => String::new(),
         };
-        Err(ApiError::invalid(format!("there is no field {shown}{hint}")).with("known_fields", self.known))
+        let place = self.place.strip_suffix('.').map_or_else(String::new, |place| format!("{place}: "));
+        Err(ApiError::invalid(format!("{place}there is no field {shown}{hint}")).with("known_fields", self.known))
     }
 }
 
@@ -254,6 +261,15 @@ mod tests {
         assert_eq!(body.take::<i64>("d").unwrap(), Some(5));
         assert_eq!(message(body.take::<String>("e").unwrap_err()), "e: needs a string, and is an array of 2");
         assert_eq!(message(body.require::<String>("f").unwrap_err()), "f: is missing, and needs a string");
+    }
+
+    #[test]
+    fn the_fields_within_a_field_are_named_with_it() {
+        let within = |value: Value| Fields::within("options", Map::from_field(value).unwrap());
+        let wrong = within(json!({"a": 1})).take::<bool>("a").unwrap_err();
+        assert_eq!(message(wrong), "options.a: needs true or false, and is 1");
+        let unknown = within(json!({"b": 1})).finish().unwrap_err();
+        assert_eq!(message(unknown), "options: there is no field \"b\"");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
 //! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
+//! - `openapi` says what all of them take and give; the routes' table is there, too.
 
 mod access;
 mod app;
@@ -13,6 +14,7 @@ mod error;
 mod fields;
 mod generation;
 mod listen;
+mod openapi;
 mod options;
 mod probabilities;
 mod prompt;

@@ -68,7 +68,6 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
         let message = "the page that asks is of another origin, which this server does not allow (--cors-origins)";
         return Err(ApiError::new(ErrorKind::Permission, message));
     }
-    let is_open = |route: &str| OPEN.contains(&route) || page::PATHS.contains(&route);
     if route.is_some_and(is_open) || request.method() == Method::OPTIONS {
         return Ok(());
     }
@@ -88,8 +87,13 @@ pub fn stopping() -> ApiError {
     ApiError::new(ErrorKind::Unavailable, "the server is stopping").retry_after(5)
 }
 
+/// Whether a route needs no key.
+pub fn is_open(route: &str) -> bool {
+    OPEN.contains(&route) || page::PATHS.contains(&route)
+}
+
 /// What a route needs. A path that leads nowhere needs what most do, so that asking for it tells a stranger nothing.
-fn scope_of(route: Option<&str>) -> Scope {
+pub fn scope_of(route: Option<&str>) -> Scope {
     match route {
         Some("/metrics" | "/slots") => Scope::Metrics,
         Some(route) if route.starts_with("/admin/") => Scope::Admin,

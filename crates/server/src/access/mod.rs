@@ -8,7 +8,7 @@ mod guard;
 mod keys;
 mod origin;
 
-pub use guard::guard;
+pub use guard::{guard, is_open, scope_of};
 pub use keys::{KeyError, KeyFileError, Keys, Scope, Scopes};
 pub use origin::{NoOrigin, Origins};
 

@@ -14,33 +14,25 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{Method, Uri};
+use axum::http::{Method, Uri, header};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
 
 use crate::access::guard;
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
+use crate::openapi::{self, Action, OPERATIONS};
 
-/// All routes.
+/// All routes: those of the table that the description of them is made of, and the page's files.
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/health", get(health::health))
-        .route("/v1/health", get(health::health))
-        .route("/models", get(models::models))
-        .route("/v1/models", get(models::models))
-        .route("/props", get(models::props))
-        .route("/slots", get(slots::slots))
-        .route("/metrics", get(metrics::metrics))
-        .route("/admin/drain", post(admin::drain))
-        .route("/completion", post(completion::completion))
-        .route("/completions", post(completion::completion))
-        .route("/v1/completions", post(openai::completions::completions))
-        .route("/v1/chat/completions", post(openai::chat::chat_completions))
-        .route("/chat/completions", post(openai::chat::chat_completions))
-        .route("/apply-template", post(openai::chat::apply_template))
-        .route("/tokenize", post(tokenize::tokenize))
-        .route("/detokenize", post(tokenize::detokenize))
+    let mut router = Router::new();
+    for operation in OPERATIONS {
+        for path in operation.paths {
+            router = router.route(path, handler(operation.action));
+        }
+    }
+    router
         .merge(page::routes())
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
@@ -48,6 +40,28 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(Arc::clone(&app), guard))
         .with_state(app)
+}
+
+fn handler(action: Action) -> MethodRouter<Arc<App>> {
+    match action {
+        Action::Health => get(health::health),
+        Action::Models => get(models::models),
+        Action::Props => get(models::props),
+        Action::Slots => get(slots::slots),
+        Action::Metrics => get(metrics::metrics),
+        Action::Document => get(document),
+        Action::Drain => post(admin::drain),
+        Action::Completion => post(completion::completion),
+        Action::Texts => post(openai::completions::completions),
+        Action::Chat => post(openai::chat::chat_completions),
+        Action::ApplyTemplate => post(openai::chat::apply_template),
+        Action::Tokenize => post(tokenize::tokenize),
+        Action::Detokenize => post(tokenize::detokenize),
+    }
+}
+
+async fn document() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::text()).into_response()
 }
 
 async fn no_such_route(uri: Uri) -> ApiError {

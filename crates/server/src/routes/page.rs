@@ -8,14 +8,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 /// A file of the page.
-struct File {
-    path: &'static str,
-    media_type: &'static str,
+pub struct File {
+    /// Where it is.
+    pub path: &'static str,
+    /// What it is.
+    pub media_type: &'static str,
     content: &'static str,
 }
 
 /// The page's files. Text of the model is never markup there, and the policy below stops what would slip through.
-const FILES: [File; 4] = [
+pub const FILES: [File; 4] = [
     File { path: "/", media_type: "text/html; charset=utf-8", content: include_str!("page/index.html") },
     File { path: "/page.css", media_type: "text/css; charset=utf-8", content: include_str!("page/page.css") },
     File { path: "/page.js", media_type: "text/javascript; charset=utf-8", content: include_str!("page/page.js") },

@@ -9,6 +9,7 @@ mod exact;
 mod limits;
 mod metrics;
 mod openai;
+mod openapi;
 mod page;
 mod probabilities;
 mod routes;

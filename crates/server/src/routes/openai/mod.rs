@@ -50,7 +50,7 @@ fn take_include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiErro
     if !stream {
         return Err(ApiError::invalid("stream_options: only a stream has options"));
     }
-    let mut options = Fields::of(options);
+    let mut options = Fields::within("stream_options", options);
     let include_usage = options.take("include_usage")?.unwrap_or(false);
     // Padding against an observer who counts bytes; it changes no content.
     options.accept(&["include_obfuscation"]);

@@ -1,0 +1,358 @@
+//! The fields of requests, each in one place, in groups as the routes take them.
+//!
+//! A field says which values are taken: everything else is refused with a 400 that names it. Tests ask a running server
+//! for both, so these tables cannot say anything else than the code that takes the fields.
+
+use serde_json::{Value, json};
+
+/// A field of a request.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// The values it may have, with what it means.
+    pub schema: Value,
+    /// Whether it must be there.
+    pub is_required: bool,
+}
+
+/// A group of fields.
+pub type Group = fn() -> Vec<Field>;
+
+impl Field {
+    /// A field that may be absent or null.
+    fn of(name: &'static str, schema: Value, says: &str) -> Self {
+        let mut field = Self { name, schema: or_null(schema), is_required: false };
+        field.schema["description"] = says.into();
+        field
+    }
+
+    /// A field that must be there.
+    fn required(name: &'static str, mut schema: Value, says: &str) -> Self {
+        schema["description"] = says.into();
+        Self { name, schema, is_required: true }
+    }
+
+    /// A field that is true or false.
+    fn switch(name: &'static str, default: bool, says: &str) -> Self {
+        Self::of(name, json!({"type": "boolean"}), says).default(default)
+    }
+
+    /// A field that changes nothing, whatever it says.
+    fn ignored(name: &'static str, why: &str) -> Self {
+        Self { name, schema: json!({"description": why, "x-muser-ignored": true}), is_required: false }
+    }
+
+    /// A known field of something that is not supported: it may only ask for nothing, by a value of `schema`.
+    fn unsupported(name: &'static str, schema: Value, neutral: Value, says: &str) -> Self {
+        let mut field = Self::of(name, schema, &format!("Not supported: {says}. Only values that ask for nothing."));
+        field.schema["x-muser-unsupported"] = neutral;
+        field
+    }
+
+    /// As [`Self::unsupported`], where the values that ask for nothing can be counted.
+    fn unsupported_unless(name: &'static str, neutral: Value, says: &str) -> Self {
+        Self::unsupported(name, json!({"enum": neutral}), neutral, says)
+    }
+
+    /// What holds if the field is absent.
+    fn default(mut self, value: impl Into<Value>) -> Self {
+        self.schema["default"] = value.into();
+        self
+    }
+
+    /// The server's own setting holds if the field is absent.
+    fn default_of_server(mut self) -> Self {
+        self.schema["x-muser-default"] = "default_generation_settings of GET /props".into();
+        self
+    }
+}
+
+/// A schema that takes null as well.
+pub fn or_null(mut schema: Value) -> Value {
+    if let Some(values) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        values.push(Value::Null);
+    } else if let Some(schemas) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
+        schemas.push(json!({"type": "null"}));
+    } else if let Some(one) = schema.get_mut("type") {
+        *one = json!([one.take(), "null"]);
+    } else {
+        schema = json!({"anyOf": [schema, {"type": "null"}]});
+    }
+    schema
+}
+
+fn whole(minimum: i64) -> Value {
+    json!({"type": "integer", "minimum": minimum})
+}
+
+fn number() -> Value {
+    json!({"type": "number"})
+}
+
+fn share() -> Value {
+    json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+}
+
+fn count_of_probabilities() -> Value {
+    json!({"type": "integer", "minimum": 0, "maximum": u32::MAX})
+}
+
+fn text() -> Value {
+    json!({"type": "string"})
+}
+
+fn strings() -> Value {
+    json!({"type": "array", "items": text()})
+}
+
+/// What to continue, on the routes of raw text.
+pub fn prompt() -> Vec<Field> {
+    vec![Field::required("prompt", json!({"$ref": "#/components/schemas/Prompt"}), "The text to continue.")]
+}
+
+/// A conversation.
+pub fn conversation() -> Vec<Field> {
+    let message = json!({"$ref": "#/components/schemas/Message"});
+    vec![
+        Field::required(
+            "messages",
+            json!({"type": "array", "items": message, "minItems": 1}),
+            "The conversation, oldest message first.",
+        ),
+        Field::switch("add_generation_prompt", true, "Whether the text ends where the model's answer begins."),
+        Field::of("chat_template_kwargs", json!({"type": "object"}), "Variables that the template sees."),
+        Field::unsupported_unless("continue_final_message", json!([false]), "going on with the last message"),
+    ]
+}
+
+/// How tokens are chosen.
+pub fn sampling() -> Vec<Field> {
+    let stages = json!(["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]);
+    let of_server = |name, schema, says| Field::of(name, schema, says).default_of_server();
+    vec![
+        of_server(
+            "temperature",
+            json!({"type": "number", "minimum": 0}),
+            "Evens out the choice above 1; 0 takes the likeliest token.",
+        ),
+        of_server(
+            "top_k",
+            json!({"type": "integer"}),
+            "Keeps this many of the likeliest tokens; 0 and below keep all.",
+        ),
+        of_server("top_p", share(), "Keeps the likeliest tokens up to this probability in sum."),
+        of_server(
+            "min_p",
+            json!({"type": "number", "minimum": 0, "maximum": 1}),
+            "Keeps tokens that have at least this share of the likeliest token's probability.",
+        ),
+        of_server("typical_p", share(), "Keeps tokens of typical surprise, up to this probability in sum."),
+        Field::of("typ_p", share(), "Another name of typical_p, which it overrides."),
+        of_server(
+            "repeat_penalty",
+            json!({"type": "number", "exclusiveMinimum": 0}),
+            "Makes tokens that occurred less likely above 1.",
+        ),
+        of_server("repeat_last_n", whole(-1), "How many of the last tokens the penalties look at; -1 for all."),
+        of_server("presence_penalty", number(), "Is taken from the logit of a token that occurred."),
+        of_server("frequency_penalty", number(), "Is taken from a token's logit for each time that it occurred."),
+        Field::of(
+            "seed",
+            whole(-1),
+            "Where the random numbers start; -1 is a new seed each time, which the answer tells.",
+        )
+        .default(-1),
+        Field::of(
+            "samplers",
+            json!({"type": "array", "items": {"enum": stages}}),
+            "The stages of the sampler that are not left out, in the order of the list here; all of them by default.",
+        ),
+        Field::of(
+            "logit_bias",
+            json!({"$ref": "#/components/schemas/LogitBias"}),
+            "What is added to the logits of tokens.",
+        ),
+        Field::switch("ignore_eos", false, "Whether the tokens that end a text are banned."),
+    ]
+}
+
+/// Samplers of other servers.
+pub fn other_samplers() -> Vec<Field> {
+    let off = || json!({"type": "number", "maximum": 0});
+    let unsupported = |(name, says)| Field::unsupported(name, off(), json!([0]), says);
+    let numbers = [
+        ("dynatemp_range", "a temperature that changes"),
+        ("xtc_probability", "leaving out the likeliest tokens"),
+        ("dry_multiplier", "penalties for repeated sequences"),
+        ("mirostat", "sampling by surprise"),
+        ("min_keep", "keeping tokens against the sampler"),
+        ("adaptive_target", "sampling by an adaptive target"),
+        ("top_n_sigma", "keeping tokens by the deviation of logits"),
+        ("t_max_predict_ms", "a limit on the time of an answer"),
+    ];
+    let mut fields: Vec<Field> = numbers.into_iter().map(unsupported).collect();
+    fields.push(Field::unsupported_unless("backend_sampling", json!([false]), "choosing tokens elsewhere"));
+    fields.push(Field::unsupported_unless("n_indent", json!([0]), "an indentation of lines"));
+    let shapes = "Only shapes a sampler that cannot be switched on here.";
+    let ignored = [
+        "dynatemp_exponent",
+        "xtc_threshold",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "dry_sequence_breakers",
+        "mirostat_tau",
+        "mirostat_eta",
+        "adaptive_decay",
+    ];
+    fields.extend(ignored.map(|name| Field::ignored(name, shapes)));
+    fields
+}
+
+/// What all routes share that generate, besides the sampler.
+pub fn options() -> Vec<Field> {
+    let tokens_max = |name, says| Field::of(name, whole(-1), says).default_of_server();
+    let answers = json!({"type": "integer", "minimum": 1});
+    let stop = json!({"anyOf": [text(), strings()]});
+    let mut fields = vec![
+        tokens_max("n_predict", "Tokens to generate at most; -1 is no limit."),
+        tokens_max("max_tokens", "Another name of n_predict; of several names, all say the same."),
+        tokens_max("max_completion_tokens", "Another name of n_predict; of several names, all say the same."),
+        Field::of("stop", stop, "A string, or several, that end the text and are no part of it; empty ones are none."),
+        Field::switch("stream", false, "Whether the answer comes as events, while it is made."),
+        Field::switch("return_progress", false, "Whether a stream tells how far the prompt is computed."),
+        Field::switch("timings_per_token", false, "Whether each piece of a stream comes with times."),
+        Field::switch("cache_prompt", true, "Whether what was computed for others is used, and kept for others."),
+        Field::of("n", answers.clone(), "Answers to each prompt, each with the seed after the one before. The server limits the answers of one request.").default(1),
+        Field::of("n_cmpl", answers, "Another name of n, which counts if both are there.").default(1),
+        Field::of("id_slot", whole(-1), "A slot of the server, which changes nothing: every slot finds every prefix.").default(-1),
+    ];
+    let later = [
+        ("grammar", "a grammar of the answer"),
+        ("grammar_triggers", "a grammar of the answer"),
+        ("preserved_tokens", "a grammar of the answer"),
+        ("json_schema", "a schema of the answer"),
+        ("lora", "adapters"),
+        ("image_data", "pictures"),
+        ("suffix", "text that follows the answer"),
+    ];
+    fields.extend(later.map(|(name, says)| Field::unsupported_unless(name, json!(["", []]), says)));
+    fields.push(Field::unsupported_unless("grammar_lazy", json!([false]), "a grammar of the answer"));
+    let never_cut = "The context is never cut, so there is nothing to keep or discard.";
+    fields.extend(["n_keep", "n_discard"].map(|name| Field::ignored(name, never_cut)));
+    fields
+}
+
+/// What only `/completion` takes.
+pub fn native() -> Vec<Field> {
+    vec![
+        Field::ignored("model", "There is one model, whatever it is called."),
+        Field::switch("return_tokens", false, "Whether the last object has the ids of its tokens."),
+        Field::of(
+            "response_fields",
+            strings(),
+            "Paths, divided by slashes, of the only fields that the last object is to have.",
+        ),
+    ]
+}
+
+/// llama.cpp's count of probabilities.
+pub fn probabilities() -> Vec<Field> {
+    let says = "How many of the likeliest tokens to tell at each place, with their probabilities; 0 for none.";
+    vec![Field::of("n_probs", count_of_probabilities(), says).default(0)]
+}
+
+/// Which probabilities are told.
+pub fn probabilities_after_sampling() -> Vec<Field> {
+    vec![Field::switch("post_sampling_probs", false, "Whether probabilities are those that the token was drawn with.")]
+}
+
+/// What only `/v1/completions` takes.
+pub fn texts() -> Vec<Field> {
+    vec![
+        Field::of(
+            "logprobs",
+            count_of_probabilities(),
+            "How many of the likeliest tokens to tell; 0 tells the chosen one.",
+        ),
+        Field::unsupported_unless("echo", json!([false]), "the prompt in the answer"),
+        Field::unsupported_unless("best_of", json!([0, 1]), "a choice of the server among answers"),
+    ]
+}
+
+/// What only the chat takes.
+pub fn chat() -> Vec<Field> {
+    let tools = "tools";
+    let mut fields = vec![
+        Field::switch("logprobs", false, "Whether the probabilities of tokens are told."),
+        Field::of(
+            "top_logprobs",
+            count_of_probabilities(),
+            "How many of the likeliest tokens to tell; above 0 it needs logprobs.",
+        ),
+        Field::unsupported_unless("tools", json!([[]]), tools),
+        Field::unsupported_unless("functions", json!([[]]), tools),
+        Field::unsupported_unless("tool_choice", json!(["none", "auto"]), tools),
+        Field::unsupported_unless("function_call", json!(["none", "auto"]), tools),
+        Field::ignored("parallel_tool_calls", "There are no tools to call."),
+        Field::unsupported_unless("response_format", json!([{"type": "text"}]), "a format of the answer"),
+        Field::unsupported_unless("modalities", json!([["text"]]), "anything but text"),
+        Field::unsupported_unless("reasoning_format", json!(["none", "auto"]), "taking out what the model thinks"),
+        Field::unsupported_unless("parse_tool_calls", json!([false]), tools),
+    ];
+    let later = [
+        ("reasoning_effort", "an effort of thinking"),
+        ("verbosity", "a length of the answer"),
+        ("audio", "sound"),
+        ("prediction", "a predicted answer"),
+        ("web_search_options", "a search of the web"),
+        ("thinking_budget_tokens", "a limit on thinking"),
+    ];
+    fields.extend(later.map(|(name, says)| Field::unsupported_unless(name, json!([]), says)));
+    fields
+}
+
+/// Options of a stream of OpenAI's.
+pub fn stream_options() -> Vec<Field> {
+    let options = json!({"$ref": "#/components/schemas/StreamOptions"});
+    vec![Field::of("stream_options", options, "Options of a stream; refused without one.")]
+}
+
+/// The fields within `stream_options`.
+pub fn of_stream_options() -> Vec<Field> {
+    vec![
+        Field::switch("include_usage", false, "Whether the stream ends with a chunk that counts the tokens."),
+        Field::ignored("include_obfuscation", "Padding changes no content, and none is sent."),
+    ]
+}
+
+/// What OpenAI's clients may send and what means nothing to one model on one machine.
+pub fn meaningless() -> Vec<Field> {
+    let mut fields = vec![
+        Field::ignored("model", "There is one model, whatever it is called."),
+        Field::unsupported_unless("store", json!([false]), "keeping answers"),
+    ];
+    let names = ["user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"];
+    fields.extend(names.map(|name| Field::ignored(name, "Means nothing to one model on one machine.")));
+    fields
+}
+
+/// What `/tokenize` takes.
+pub fn tokenize() -> Vec<Field> {
+    vec![
+        Field::required("content", text(), "The text."),
+        Field::switch(
+            "add_special",
+            false,
+            "Whether the token comes first that begins a prompt, if the vocabulary has one.",
+        ),
+        Field::switch("parse_special", true, "Whether control tokens that are spelled in the text count as such."),
+        Field::switch("with_pieces", false, "Whether each token comes with what it stands for."),
+    ]
+}
+
+/// What `/detokenize` takes.
+pub fn detokenize() -> Vec<Field> {
+    vec![Field::required("tokens", json!({"type": "array", "items": whole(0)}), "Ids of tokens.")]
+}

@@ -1,0 +1,335 @@
+//! The objects of answers, and those within requests.
+//!
+//! A name with `?` at its end is that of a property that an answer may lack. Tests hold the answers of a running server
+//! against these, and find a property that is missing here as well as one that is missing there.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::or_null;
+
+/// All objects that are not made of the fields of a request, by name.
+pub fn all() -> Map<String, Value> {
+    [within_requests(), of_the_server(), of_completions(), of_openai(), of_probabilities()]
+        .into_iter()
+        .flatten()
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .collect()
+}
+
+/// A reference to an object.
+pub fn named(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+type Named = Vec<(&'static str, Value)>;
+
+fn within_requests() -> Named {
+    let token = json!({"anyOf": [integer(), text()]});
+    let one = json!({"anyOf": [text(), {"type": "array", "items": token, "minItems": 1}]});
+    let bias = json!({"anyOf": [number(), {"const": false}]});
+    let pair = json!({"type": "array", "prefixItems": [token, bias], "items": false, "minItems": 2});
+    let part = json!({
+        "description": "A part of a message; only text is supported.",
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": text()},
+        "required": ["type", "text"],
+    });
+    let message = json!({
+        "description": "A message. Other fields are left to templates that look for them.",
+        "type": "object",
+        "properties": {
+            "role": {"type": "string", "description": "Who speaks; the template says which roles it knows. developer is system."},
+            "content": {"anyOf": [text(), array(named("TextPart")), {"type": "null"}]},
+        },
+        "required": ["role"],
+    });
+    vec![
+        (
+            "Prompt",
+            json!({
+                "description": "A text, ids of tokens, or both in a row; an array of several texts, or of several such arrays, is several prompts.",
+                "anyOf": [one, {"type": "array", "items": {"type": "array", "items": token, "minItems": 1}, "minItems": 1}],
+            }),
+        ),
+        (
+            "LogitBias",
+            json!({
+                "description": "Pairs of a token and its bias; false bans the token. A token is an id, or a text whose tokens all get the bias.",
+                "anyOf": [array(pair), {"type": "object", "additionalProperties": bias}],
+            }),
+        ),
+        ("TextPart", part),
+        ("Message", message),
+    ]
+}
+
+fn of_the_server() -> Named {
+    let status = || object(&json!({"status": text()}));
+    let slot = object(&json!({
+        "id": integer(),
+        "id_task": described(json!({"type": "integer"}), "Number of the request that runs; -1 if none does."),
+        "n_ctx": integer(),
+        "is_processing": boolean(),
+        "n_prompt_tokens": integer(),
+        "n_prompt_tokens_processed": integer(),
+        "n_decoded": integer(),
+    }));
+    let meta = object(&json!({
+        "n_vocab": integer(),
+        "n_ctx": integer(),
+        "n_ctx_train": integer(),
+        "n_embd": integer(),
+        "n_params": integer(),
+        "size": described(integer(), "Bytes of the weights."),
+    }));
+    let model = object(&json!({
+        "id": text(),
+        "object": {"const": "model"},
+        "created": integer(),
+        "owned_by": text(),
+        "meta": described(or_null(meta), "Null while the model is being loaded."),
+        "architecture": object(&json!({"input_modalities": array(text()), "output_modalities": array(text())})),
+    }));
+    let mut params = sampling_settings();
+    params["n_predict"] = json!({"type": "integer"});
+    let props = object(&json!({
+        "default_generation_settings": object(&json!({"n_ctx": integer(), "params": object(&params)})),
+        "total_slots": integer(),
+        "model_alias": text(),
+        "model_path": or_null(text()),
+        "chat_template": or_null(text()),
+        "modalities": object(&json!({"vision": boolean(), "audio": boolean()})),
+        "bos_token": or_null(text()),
+        "eos_token": or_null(text()),
+        "build_info": text(),
+        "is_sleeping": boolean(),
+    }));
+    vec![
+        ("Health", status()),
+        ("Stopping", status()),
+        ("Slots", array(slot)),
+        ("Models", object(&json!({"object": {"const": "list"}, "data": array(model)}))),
+        ("Props", props),
+        ("TemplatedPrompt", object(&json!({"prompt": text()}))),
+        ("Text", object(&json!({"content": text()}))),
+        ("Tokens", tokens()),
+    ]
+}
+
+fn tokens() -> Value {
+    let piece = described(json!({"anyOf": [text(), array(integer())]}), "A text, or bytes where they are none.");
+    let with_piece = object(&json!({"id": integer(), "piece": piece}));
+    object(&json!({"tokens": {"anyOf": [array(integer()), array(with_piece)]}}))
+}
+
+fn of_completions() -> Named {
+    let mut settings = sampling_settings();
+    settings["n_predict"] = json!({"type": "integer"});
+    settings["n_ctx"] = integer();
+    settings["stop"] = array(text());
+    settings["n_probs"] = integer();
+    let piece = object(&json!({
+        "index": integer(),
+        "content": text(),
+        "tokens": array(integer()),
+        "stop": {"const": false},
+        "id_slot": integer(),
+        "tokens_predicted": integer(),
+        "tokens_evaluated": integer(),
+        "completion_probabilities?": array(named("TokenProbability")),
+        "prompt_progress?": named("PromptProgress"),
+        "timings?": named("Timings"),
+    }));
+    let whole = object(&json!({
+        "index": integer(),
+        "content": text(),
+        "tokens": array(integer()),
+        "id_slot": integer(),
+        "stop": {"const": true},
+        "model": text(),
+        "tokens_predicted": integer(),
+        "tokens_evaluated": integer(),
+        "generation_settings": object(&settings),
+        "prompt": text(),
+        "truncated": described(boolean(), "Whether the context was full."),
+        "stop_type": {"enum": ["eos", "limit", "word"]},
+        "stopping_word": text(),
+        "tokens_cached": integer(),
+        "completion_probabilities?": array(named("TokenProbability")),
+        "timings": named("Timings"),
+    }));
+    vec![
+        ("CompletionPiece", piece),
+        (
+            "Completion",
+            described(whole, "A whole answer, and the last object of a stream. response_fields leaves some of it."),
+        ),
+        ("Completions", json!({"anyOf": [named("Completion"), array(named("Completion"))]})),
+        ("CompletionEvent", json!({"anyOf": [named("CompletionPiece"), named("Completion"), named("Error")]})),
+        (
+            "PromptProgress",
+            object(&json!({"total": integer(), "cache": integer(), "processed": integer(), "time_ms": number()})),
+        ),
+        (
+            "Timings",
+            object(&json!({
+                "cache_n": described(integer(), "Tokens of the prompt that were there already."),
+                "prompt_n": described(integer(), "Tokens of the prompt that were computed."),
+                "prompt_ms": number(),
+                "prompt_per_token_ms": number(),
+                "prompt_per_second": number(),
+                "predicted_n": described(integer(), "Tokens generated."),
+                "predicted_ms": number(),
+                "predicted_per_token_ms": number(),
+                "predicted_per_second": number(),
+            })),
+        ),
+    ]
+}
+
+fn of_openai() -> Named {
+    let finish = || json!({"enum": ["stop", "length", null]});
+    let usage = object(&json!({
+        "prompt_tokens": integer(),
+        "completion_tokens": integer(),
+        "total_tokens": integer(),
+        "prompt_tokens_details": object(&json!({"cached_tokens": integer()})),
+    }));
+    let text_logprobs = object(&json!({
+        "tokens": array(text()),
+        "token_logprobs": array(number()),
+        "top_logprobs": array(json!({"type": "object", "additionalProperties": number()})),
+        "text_offset": described(array(integer()), "Where each token begins, in characters of the answer."),
+    }));
+    let text_choice = object(&json!({
+        "index": integer(),
+        "text": text(),
+        "logprobs": or_null(text_logprobs),
+        "finish_reason": finish(),
+    }));
+    let logprobs = object(&json!({"content": array(named("TokenProbability"))}));
+    let message = object(&json!({"role": {"const": "assistant"}, "content": text()}));
+    let chat_choice = object(&json!({
+        "index": integer(),
+        "message": message,
+        "logprobs": or_null(logprobs.clone()),
+        "finish_reason": finish(),
+    }));
+    let delta = object(&json!({"role?": {"const": "assistant"}, "content?": or_null(text())}));
+    let delta_choice = object(&json!({
+        "index": integer(),
+        "delta": delta,
+        "logprobs?": logprobs,
+        "finish_reason": finish(),
+    }));
+    let mut whole_text = envelope("text_completion", text_choice.clone());
+    let mut whole_chat = envelope("chat.completion", chat_choice);
+    for whole in [&mut whole_text, &mut whole_chat] {
+        whole["usage"] = named("Usage");
+        whole["timings?"] = named("Timings");
+    }
+    let mut text_chunk = envelope("text_completion", text_choice);
+    let mut chat_chunk = envelope("chat.completion.chunk", delta_choice);
+    for chunk in [&mut text_chunk, &mut chat_chunk] {
+        chunk["usage?"] = or_null(named("Usage"));
+        chunk["prompt_progress?"] = named("PromptProgress");
+        chunk["timings?"] = named("Timings");
+    }
+    vec![
+        ("Usage", usage),
+        ("TextCompletion", object(&whole_text)),
+        ("TextCompletionChunk", object(&text_chunk)),
+        ("TextCompletionEvent", json!({"anyOf": [named("TextCompletionChunk"), named("Error")]})),
+        ("ChatCompletion", object(&whole_chat)),
+        ("ChatCompletionChunk", object(&chat_chunk)),
+        ("ChatCompletionEvent", json!({"anyOf": [named("ChatCompletionChunk"), named("Error")]})),
+    ]
+}
+
+fn envelope(kind: &str, choice: Value) -> Value {
+    json!({
+        "id": text(),
+        "object": {"const": kind},
+        "created": integer(),
+        "model": text(),
+        "system_fingerprint": text(),
+        "choices": array(choice),
+    })
+}
+
+fn of_probabilities() -> Named {
+    let one = |value: &str, top: Option<(&str, &str)>| {
+        let mut properties = json!({"id": integer(), "token": text(), "bytes": array(integer()), value: number()});
+        if let Some((name, of)) = top {
+            properties[name] = array(named(of));
+        }
+        object(&properties)
+    };
+    let (of_model, drawn_with) =
+        (one("logprob", Some(("top_logprobs", "Logprob"))), one("prob", Some(("top_probs", "Probability"))));
+    vec![
+        ("Logprob", one("logprob", None)),
+        ("Probability", described(one("prob", None), "What post_sampling_probs asks for.")),
+        ("TokenProbability", json!({"anyOf": [of_model, drawn_with]})),
+    ]
+}
+
+fn sampling_settings() -> Value {
+    json!({
+        "seed": {"type": "integer"},
+        "temperature": number(),
+        "top_k": integer(),
+        "top_p": number(),
+        "min_p": number(),
+        "typical_p": number(),
+        "repeat_penalty": number(),
+        "repeat_last_n": {"type": "integer"},
+        "presence_penalty": number(),
+        "frequency_penalty": number(),
+    })
+}
+
+/// An object with these properties.
+pub fn object(properties: &Value) -> Value {
+    let properties = properties.as_object().into_iter().flatten();
+    let (mut known, mut required) = (Map::new(), Vec::new());
+    for (name, schema) in properties {
+        match name.strip_suffix('?') {
+            Some(name) => drop(known.insert(name.to_owned(), schema.clone())),
+            None => {
+                required.push(name.as_str());
+                known.insert(name.clone(), schema.clone());
+            }
+        }
+    }
+    json!({"type": "object", "properties": known, "required": required})
+}
+
+/// An array of these.
+pub fn array(items: Value) -> Value {
+    json!({"type": "array", "items": items})
+}
+
+/// With a line that says what it is.
+pub fn described(mut schema: Value, says: &str) -> Value {
+    schema["description"] = says.into();
+    schema
+}
+
+/// A text.
+pub fn text() -> Value {
+    json!({"type": "string"})
+}
+
+/// A whole number that counts something.
+pub fn integer() -> Value {
+    json!({"type": "integer", "minimum": 0})
+}
+
+fn number() -> Value {
+    json!({"type": "number"})
+}
+
+fn boolean() -> Value {
+    json!({"type": "boolean"})
+}

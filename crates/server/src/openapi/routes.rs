@@ -1,0 +1,244 @@
+//! The table of routes, of which both the router and the document are made.
+
+use super::fields::{self, Group};
+use crate::error::ErrorKind::{
+    self, ExceedContextSize, InvalidRequest, NotSupported, RateLimit, Server, Timeout, TooLarge, Unavailable,
+};
+
+/// What a route does. The router knows how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tells whether requests are answered.
+    Health,
+    /// Lists the model.
+    Models,
+    /// Tells the settings.
+    Props,
+    /// Tells what runs.
+    Slots,
+    /// Counts.
+    Metrics,
+    /// Gives this description.
+    Document,
+    /// Ends the server.
+    Drain,
+    /// Continues text in llama.cpp's shape.
+    Completion,
+    /// Continues text in OpenAI's shape.
+    Texts,
+    /// Continues a conversation.
+    Chat,
+    /// Turns a conversation into text.
+    ApplyTemplate,
+    /// Turns text into tokens.
+    Tokenize,
+    /// Turns tokens into text.
+    Detokenize,
+}
+
+/// A route under all of its paths.
+#[derive(Debug)]
+pub struct Operation {
+    /// What it does.
+    pub action: Action,
+    /// Its paths, the main one first.
+    pub paths: &'static [&'static str],
+    /// What it does, in a line.
+    pub says: &'static str,
+    /// What it takes.
+    pub input: Input,
+    /// What it gives.
+    pub output: Output,
+    /// Why it may refuse what nobody else refused before it.
+    pub refusals: &'static [ErrorKind],
+}
+
+/// What a route takes.
+#[derive(Debug)]
+pub enum Input {
+    /// Nothing, with GET.
+    Get,
+    /// Whole numbers in the query, with GET: names, and what they mean.
+    Query(&'static [(&'static str, &'static str)]),
+    /// Nothing, with POST.
+    Post,
+    /// Fields, with POST: the name of the object and what it is made of.
+    Fields(&'static str, &'static [Group]),
+}
+
+/// What a route gives.
+#[derive(Debug)]
+pub enum Output {
+    /// An object.
+    Object(&'static str),
+    /// An object, or events with such objects until one ends it.
+    Answer {
+        /// The name of the object.
+        whole: &'static str,
+        /// The name of the object in an event.
+        event: &'static str,
+        /// What the data of the last event is.
+        end: &'static str,
+    },
+    /// Text of a media type.
+    Text(&'static str),
+    /// This description.
+    Document,
+}
+
+/// What whoever generates may be refused for.
+const GENERATES: &[ErrorKind] =
+    &[InvalidRequest, ExceedContextSize, Timeout, TooLarge, RateLimit, NotSupported, Server, Unavailable];
+/// What whoever sends a body may be refused for.
+const READS: &[ErrorKind] = &[InvalidRequest, Timeout, TooLarge, Unavailable];
+
+/// The fields within `stream_options` have a name of their own.
+pub const STREAM_OPTIONS: (&str, &[Group]) = ("StreamOptions", &[fields::of_stream_options]);
+
+/// All routes but the page's files.
+pub const OPERATIONS: &[Operation] = &[
+    Operation {
+        action: Action::Health,
+        paths: &["/health", "/v1/health"],
+        says: "Tells whether requests are answered; never waits for the engine.",
+        input: Input::Get,
+        output: Output::Object("Health"),
+        refusals: &[Server, Unavailable],
+    },
+    Operation {
+        action: Action::Models,
+        paths: &["/v1/models", "/models"],
+        says: "Lists the one model.",
+        input: Input::Get,
+        output: Output::Object("Models"),
+        refusals: &[],
+    },
+    Operation {
+        action: Action::Props,
+        paths: &["/props"],
+        says: "Tells what holds where a request says nothing.",
+        input: Input::Get,
+        output: Output::Object("Props"),
+        refusals: &[Unavailable],
+    },
+    Operation {
+        action: Action::Slots,
+        paths: &["/slots"],
+        says: "Tells what runs, without anybody's text. A server may be started without it.",
+        input: Input::Query(&[("fail_on_no_slot", "If 1, a server without an idle slot answers 503.")]),
+        output: Output::Object("Slots"),
+        refusals: &[InvalidRequest, NotSupported, Unavailable],
+    },
+    Operation {
+        action: Action::Metrics,
+        paths: &["/metrics"],
+        says: "Counts, in Prometheus's text format. A server may be started without it.",
+        input: Input::Get,
+        output: Output::Text("text/plain; version=0.0.4; charset=utf-8"),
+        refusals: &[NotSupported, Unavailable],
+    },
+    Operation {
+        action: Action::Document,
+        paths: &["/openapi.json"],
+        says: "Gives this description.",
+        input: Input::Get,
+        output: Output::Document,
+        refusals: &[],
+    },
+    Operation {
+        action: Action::Drain,
+        paths: &["/admin/drain"],
+        says: "Takes no more requests, and ends the server when those under way have ended.",
+        input: Input::Post,
+        output: Output::Object("Stopping"),
+        refusals: &[Timeout, TooLarge, Unavailable],
+    },
+    Operation {
+        action: Action::Completion,
+        paths: &["/completion", "/completions"],
+        says: "Continues raw text, in llama.cpp's shape.",
+        input: Input::Fields(
+            "CompletionRequest",
+            &[
+                fields::prompt,
+                fields::sampling,
+                fields::options,
+                fields::probabilities,
+                fields::probabilities_after_sampling,
+                fields::native,
+                fields::other_samplers,
+            ],
+        ),
+        output: Output::Answer {
+            whole: "Completions",
+            event: "CompletionEvent",
+            end: "the last object of each answer",
+        },
+        refusals: GENERATES,
+    },
+    Operation {
+        action: Action::Texts,
+        paths: &["/v1/completions"],
+        says: "Continues raw text, in OpenAI's shape.",
+        input: Input::Fields(
+            "TextCompletionRequest",
+            &[
+                fields::prompt,
+                fields::sampling,
+                fields::options,
+                fields::texts,
+                fields::probabilities,
+                fields::stream_options,
+                fields::meaningless,
+                fields::other_samplers,
+            ],
+        ),
+        output: Output::Answer { whole: "TextCompletion", event: "TextCompletionEvent", end: "[DONE]" },
+        refusals: GENERATES,
+    },
+    Operation {
+        action: Action::Chat,
+        paths: &["/v1/chat/completions", "/chat/completions"],
+        says: "Answers a conversation, through the model's own template.",
+        input: Input::Fields(
+            "ChatCompletionRequest",
+            &[
+                fields::conversation,
+                fields::sampling,
+                fields::options,
+                fields::chat,
+                fields::probabilities,
+                fields::probabilities_after_sampling,
+                fields::stream_options,
+                fields::meaningless,
+                fields::other_samplers,
+            ],
+        ),
+        output: Output::Answer { whole: "ChatCompletion", event: "ChatCompletionEvent", end: "[DONE]" },
+        refusals: GENERATES,
+    },
+    Operation {
+        action: Action::ApplyTemplate,
+        paths: &["/apply-template"],
+        says: "Gives the text that a conversation becomes; nothing is generated.",
+        input: Input::Fields("ApplyTemplateRequest", &[fields::conversation, fields::meaningless]),
+        output: Output::Object("TemplatedPrompt"),
+        refusals: &[InvalidRequest, Timeout, TooLarge, NotSupported, Unavailable],
+    },
+    Operation {
+        action: Action::Tokenize,
+        paths: &["/tokenize"],
+        says: "Turns a text into ids of tokens.",
+        input: Input::Fields("TokenizeRequest", &[fields::tokenize]),
+        output: Output::Object("Tokens"),
+        refusals: READS,
+    },
+    Operation {
+        action: Action::Detokenize,
+        paths: &["/detokenize"],
+        says: "Turns ids of tokens into a text; bytes that are no character become U+FFFD.",
+        input: Input::Fields("DetokenizeRequest", &[fields::detokenize]),
+        output: Output::Object("Text"),
+        refusals: READS,
+    },
+];
