@@ -297,6 +297,37 @@ fn assert_values_are_taken_or_refused(among: fn(&str) -> bool) {
 }
 
 #[test]
+fn a_default_that_is_sent_changes_no_answer() {
+    let (world, document) = world();
+    // What differs from one answer to the next, whatever was asked.
+    let answer = |path: &str, body: &Value| {
+        let mut answer = world.post(path, body).ok();
+        let object = answer.as_object_mut().unwrap();
+        ["id", "created", "id_slot", "timings"].iter().for_each(|name| drop(object.remove(*name)));
+        if let Some(usage) = object.get_mut("usage") {
+            usage["prompt_tokens_details"] = Value::Null;
+        }
+        answer
+    };
+    let mut sent = 0;
+    for operation in that_take_fields(&document) {
+        let properties = document.request(operation).unwrap()["properties"].as_object().unwrap();
+        let mut body = minimal(&document, operation);
+        if properties.contains_key("seed") {
+            body["seed"] = 1.into();
+        }
+        let without = answer(operation.path, &body);
+        for (name, schema) in properties {
+            let Some(default) = schema.get("default").filter(|_| name != "seed") else { continue };
+            let found = answer(operation.path, &with(body.clone(), name, default.clone()));
+            assert_eq!(found, without, "{} {name} {default}", operation.path);
+            sent += 1;
+        }
+    }
+    assert!(sent > 30, "{sent}");
+}
+
+#[test]
 fn ignored_fields_allow_everything_and_unsupported_ones_their_neutral_values() {
     let (_world, document) = world();
     let (mut ignored, mut unsupported) = (0, 0);
