@@ -157,12 +157,7 @@ pub fn sampling() -> Vec<Field> {
         of_server("repeat_last_n", whole(-1), "How many of the last tokens the penalties look at; -1 for all."),
         of_server("presence_penalty", number(), "Is taken from the logit of a token that occurred."),
         of_server("frequency_penalty", number(), "Is taken from a token's logit for each time that it occurred."),
-        Field::of(
-            "seed",
-            whole(-1),
-            "Where the random numbers start; -1 is a new seed each time, which the answer tells.",
-        )
-        .default(-1),
+        Field::of("seed", whole(-1), "Where the random numbers start; -1 is a new one each time.").default(-1),
         Field::of(
             "samplers",
             json!({"type": "array", "items": {"enum": stages}}),

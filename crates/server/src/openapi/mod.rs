@@ -46,7 +46,7 @@ fn document() -> Value {
             "title": "muser",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "An LLM inference engine over HTTP, on llama.cpp's and OpenAI's routes. A field of a request that is \
-                null counts as absent; a field that is not listed is refused.",
+                null counts as absent; a field that is not listed is refused. HEAD is answered where GET is.",
         },
         "paths": paths,
         "components": {

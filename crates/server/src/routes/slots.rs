@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde_json::{Value, json};
 
@@ -19,7 +20,11 @@ pub struct SlotsQuery {
 }
 
 /// One object per slot.
-pub async fn slots(State(app): State<Arc<App>>, Query(query): Query<SlotsQuery>) -> Result<Json<Value>, ApiError> {
+pub async fn slots(
+    State(app): State<Arc<App>>,
+    query: Result<Query<SlotsQuery>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Query(query) = query.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
     if app.server.slots == Page::Hidden {
         return Err(ApiError::new(ErrorKind::NotSupported, "this server was started with --no-slots"));
     }

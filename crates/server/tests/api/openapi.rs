@@ -385,6 +385,29 @@ fn wrong_values_within_messages_and_stream_options_are_named() {
 }
 
 #[test]
+fn the_values_of_queries_are_those_of_the_description_and_others_name_their_parameter() {
+    let (world, document) = world();
+    let mut asked = 0;
+    for operation in document.operations() {
+        for parameter in operation.says["parameters"].as_array().into_iter().flatten() {
+            let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
+            for (text, value) in
+                [("0", json!(0)), ("1", json!(1)), ("256", json!(256)), ("-1", json!(-1)), ("x", json!("x"))]
+            {
+                let answer = world.get(&format!("{}?{name}={text}", operation.path));
+                if document.fault(schema, &value, Unnamed::Fine).is_none() {
+                    assert_eq!(answer.status, 200, "{name} {text}: {}", answer.body);
+                } else {
+                    assert!(answer.refused(400, "invalid_request_error").contains(name), "{text}: {}", answer.body);
+                }
+                asked += 1;
+            }
+        }
+    }
+    assert_eq!(asked, 5);
+}
+
+#[test]
 fn answers_have_the_shapes_of_the_description_whole_and_streamed() {
     let (world, document) = world();
     let options = [
