@@ -4,6 +4,7 @@
 //! - `keys` are the MAC keys that seal handoffs.
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
 //! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
+//! - `handoff` brings pages from the engine of one node to that of another.
 //! - `enrol` is the ticket that lets a new node in once.
 //! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
 //! - `policy` chooses who computes a prompt, by measured rates.
@@ -12,6 +13,7 @@
 pub mod accounting;
 pub mod enrol;
 mod files;
+pub mod handoff;
 mod hex;
 pub mod identity;
 pub mod keys;

@@ -21,6 +21,8 @@ pub struct Installation {
     tokens: Vec<u32>,
     held_pages: usize,
     held_name: Option<PageName>,
+    /// Pages that came.
+    arrived: usize,
     /// Where the sequence takes its later pages from.
     pool: PagePool,
 }
@@ -71,6 +73,11 @@ impl Installation {
         self.held_name
     }
 
+    /// Whether no page has come yet.
+    pub fn is_untouched(&self) -> bool {
+        self.arrived == 0
+    }
+
     /// The tokens whose keys and values are wanted.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -94,7 +101,9 @@ impl Installation {
     /// # Errors
     /// Any [`InstallError`] that a page can cause; the page then changes nothing.
     pub fn install(&mut self, layer: usize, page: usize, bytes: &[u8]) -> Result<(), InstallError> {
-        self.detached.install_page(layer, page, bytes)
+        self.detached.install_page(layer, page, bytes)?;
+        self.arrived += 1;
+        Ok(())
     }
 
     /// What arrived, if all of it did; otherwise it is gone.
@@ -145,7 +154,8 @@ impl Engine {
         }
         let held_name = held_pages.checked_sub(1).map(|last| names[last]);
         let spec = Arc::clone(&self.spec);
-        Ok(Installation { detached, spec, tokens, held_pages, held_name, pool: self.pool.clone() })
+        let pool = self.pool.clone();
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool })
     }
 
     /// Queues a request whose prompt begins with what was installed: it starts as if it had computed that itself. Should it

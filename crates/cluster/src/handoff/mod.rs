@@ -1,0 +1,147 @@
+//! Handoffs between two machines: pages that one computes and the other goes on with.
+//!
+//! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
+//! sends, `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
+
+mod producer;
+mod remote;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use muser_kv::{CacheSpec, PAGE_ROWS, PageSet};
+use muser_model::{Component, Identity};
+use muser_wire::{HandoffPlan, KeyState as WireKeyState, MacKeys, Node, layer_groups};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use crate::identity::NodeFacts;
+use crate::keys::{KeyRing, KeyState};
+use crate::random::{self, NoRandomness};
+
+pub use producer::{Producer, ProducerSettings};
+pub use remote::{BringError, Handoff, Remote, RemoteSettings};
+
+/// Longest `Pages` body that is made or taken, in bytes.
+const PAGES_BYTES_MAX: u32 = 16 << 20;
+
+/// What two machines must have in common, and what follows from it for the pages.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    spec: Arc<CacheSpec>,
+    identity: Identity,
+    groups: Vec<Vec<u16>>,
+}
+
+/// This process as a member of its cluster.
+#[derive(Clone, Debug)]
+pub struct Member {
+    node: Node,
+    keys: MacKeys,
+    /// The key that begins handoffs.
+    key_id: Option<u32>,
+}
+
+/// A model that handoffs cannot describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// More layers than can be numbered.
+    #[error("{0} layers are more than handoffs can number")]
+    Layers(usize),
+    /// Pages longer than can be counted.
+    #[error("a page of {0} bytes is longer than handoffs can carry")]
+    PageBytes(usize),
+}
+
+impl Shape {
+    /// The shape of caches like `spec`, for a model and layout with this identity.
+    ///
+    /// # Errors
+    /// [`ShapeError`].
+    pub fn new(spec: Arc<CacheSpec>, identity: Identity) -> Result<Self, ShapeError> {
+        let layers = spec.layers();
+        if u16::try_from(layers.len()).is_err() {
+            return Err(ShapeError::Layers(layers.len()));
+        }
+        let page_bytes = spec.layout().page_bytes();
+        if u32::try_from(page_bytes).is_err() {
+            return Err(ShapeError::PageBytes(page_bytes));
+        }
+        let is_local: Vec<bool> = layers.iter().map(|layer| layer.window.is_some()).collect();
+        Ok(Self { groups: layer_groups(&is_local), spec, identity })
+    }
+
+    /// The digest that page names start from.
+    fn name_identity(&self) -> [u8; 32] {
+        self.identity.digest().0
+    }
+
+    /// What has to travel so that somebody who holds `held_pages` pages has `rows` rows.
+    fn plan(&self, rows: usize, held_pages: usize) -> Option<HandoffPlan> {
+        let page = |index: usize| u32::try_from(index).ok();
+        let range = |layer| {
+            let missing = self.spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
+            Some(page(missing.start)?..page(missing.end)?)
+        };
+        let layers: Option<Vec<_>> = (0..self.spec.layers().len()).map(range).collect();
+        let page_bytes = page(self.spec.layout().page_bytes())?;
+        HandoffPlan::new(self.groups.clone(), layers?, page_bytes).ok()
+    }
+
+    /// Whether a cut of so many pages can be gone on from at all.
+    fn is_page_of_prompt(&self, rows: usize, held_pages: usize) -> bool {
+        let whole = self.spec.pages_at(0, rows, PageSet::Window).end;
+        held_pages <= whole && held_pages * PAGE_ROWS <= rows
+    }
+}
+
+impl Member {
+    /// This run of the node, with the keys of its ring.
+    ///
+    /// # Errors
+    /// If the system gives no random bytes.
+    pub fn new(facts: &NodeFacts, keys: &KeyRing, shape: &Shape) -> Result<Self, NoRandomness> {
+        let digests = Component::ALL.map(|component| shape.identity.component(component).0);
+        let node = Node { boot_id: random::bytes()?, node_id: facts.id.0, identity: muser_wire::Identity(digests) };
+        let mut macs = MacKeys::default();
+        for (id, state, _) in keys.list() {
+            let state = match state {
+                KeyState::Active => WireKeyState::Active,
+                KeyState::VerifyOnly => WireKeyState::VerifyOnly,
+                KeyState::Revoked => WireKeyState::Revoked,
+            };
+            // A revoked key has no bytes left; nothing is ever made or checked with these.
+            macs.set(id, keys.verifying(id).copied().unwrap_or_default(), state);
+        }
+        Ok(Self { node, keys: macs, key_id: keys.active().ok().map(|(id, _)| id) })
+    }
+}
+
+/// Milliseconds since this was made, for the state machines.
+#[derive(Clone, Copy, Debug)]
+struct Clock(Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn now_ms(self) -> u64 {
+        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Writes some of `output`, or without any sees to it that what was written is sent. Dropping the future loses nothing.
+///
+/// # Errors
+/// What the lane says.
+async fn push(writing: &mut (impl AsyncWrite + Unpin), output: &[u8]) -> io::Result<usize> {
+    if output.is_empty() {
+        return writing.flush().await.map(|()| 0);
+    }
+    match writing.write(output).await? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        bytes => Ok(bytes),
+    }
+}

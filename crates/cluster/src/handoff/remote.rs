@@ -1,0 +1,308 @@
+//! The end that asks: a prompt's missing pages are brought into an installation, all of them or none that counts.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use muser_engine::engine::Installation;
+use muser_kv::InstallError;
+use muser_wire::{
+    CancelReason, Codecs, Failure, HandoffId, Receiver, ReceiverEvent, ReceiverSettings, Refuse, Request, RequestError,
+    Stats,
+};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Interval, interval};
+
+use super::{Clock, Member, PAGES_BYTES_MAX, Shape, push};
+use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
+use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
+use crate::random::{self, NoRandomness};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
+/// How often time is looked at while nothing happens.
+const TICK: Duration = Duration::from_millis(250);
+/// Lanes that are kept open for the next handoff.
+const IDLE_LANES: usize = 4;
+
+/// How a producer is asked.
+#[derive(Clone, Debug)]
+pub struct RemoteSettings {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Whom to accept there.
+    pub wanted: Wanted,
+    /// A handoff is given up if it takes longer.
+    pub expires_in: Duration,
+    /// A lane is given up if nothing comes for longer.
+    pub stall_limit: Duration,
+}
+
+/// A producer, as the decoder sees it.
+pub struct Remote {
+    connector: Arc<Connector>,
+    shape: Shape,
+    member: Member,
+    ledger: Arc<Ledger<FolderStorage>>,
+    clock: UnixClock,
+    settings: RemoteSettings,
+    idle: Mutex<Vec<Link>>,
+}
+
+/// A lane with its state machine, between two handoffs.
+struct Link {
+    lane: Lane,
+    receiver: Receiver,
+    buffer: Box<[u8]>,
+    unread: Vec<u8>,
+    unflushed: bool,
+    clock: Clock,
+    tick: Interval,
+}
+
+/// What a handoff brought.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Handoff {
+    /// The producer's name in the cluster.
+    pub producer: String,
+    /// Pages, bytes and rows.
+    pub stats: Stats,
+    /// Pages that were held already.
+    pub held_pages: usize,
+    /// From the decision to ask until everything was checked.
+    pub elapsed: Duration,
+}
+
+/// Why nothing was brought. What had come is void.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BringError {
+    /// No lane.
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    /// The cluster folder has no active MAC key.
+    #[error("there is no active MAC key: rotate the keys")]
+    NoKey,
+    /// The system gives no random bytes.
+    #[error(transparent)]
+    Random(#[from] NoRandomness),
+    /// The protocol does not allow the request.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The producer does not want to.
+    #[error("the producer refuses ({:?}): {}", .0.code, .0.detail)]
+    Refused(Refuse),
+    /// One side gave up.
+    #[error("the handoff was cancelled: {0:?}")]
+    Cancelled(CancelReason),
+    /// The lane, or what came through it, is wrong.
+    #[error(transparent)]
+    Failed(Failure),
+    /// The producer is gone.
+    #[error("the producer closed the lane")]
+    Closed,
+    /// The lane does not work any more.
+    #[error("the lane broke: {0}")]
+    Io(std::io::Error),
+    /// The handoff cannot be put on record as used.
+    #[error(transparent)]
+    Ledger(#[from] RecordError),
+    /// A page does not fit.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// More pages than the protocol can count.
+    #[error("the prompt is too long for a handoff")]
+    TooLong,
+    /// The producer would send other pages than those that are missing.
+    #[error("the producer sends pages from {got} on, those from {want} on are missing")]
+    OtherPages {
+        /// The first page it sends.
+        got: u32,
+        /// The first page that is missing.
+        want: usize,
+    },
+}
+
+impl Remote {
+    /// A producer at `settings.address`, asked by `member`.
+    pub fn new(
+        connector: Arc<Connector>,
+        (shape, member): (Shape, Member),
+        ledger: Arc<Ledger<FolderStorage>>,
+        clock: UnixClock,
+        settings: RemoteSettings,
+    ) -> Self {
+        Self { connector, shape, member, ledger, clock, settings, idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Where the producer listens.
+    pub fn address(&self) -> SocketAddr {
+        self.settings.address
+    }
+
+    /// Brings the pages that `installation` lacks. Dropping the future gives the handoff up.
+    ///
+    /// # Errors
+    /// [`BringError`]; the installation is then incomplete, and to be dropped.
+    pub async fn bring(&self, installation: &mut Installation) -> Result<Handoff, BringError> {
+        let began = Instant::now();
+        // A kept lane may have died since; a new one is tried once, as long as nothing has come.
+        let kept = self.lock().pop();
+        let (link, stats) = match kept {
+            Some(link) => match self.bring_by(link, installation).await {
+                Err(BringError::Closed | BringError::Io(_)) if installation.is_untouched() => {
+                    self.bring_by(self.connect().await?, installation).await?
+                }
+                other => other?,
+            },
+            None => self.bring_by(self.connect().await?, installation).await?,
+        };
+        let producer = link.lane.peer().name.as_str().to_owned();
+        let mut idle = self.lock();
+        if idle.len() < IDLE_LANES {
+            idle.push(link);
+        }
+        Ok(Handoff { producer, stats, held_pages: installation.held_pages(), elapsed: began.elapsed() })
+    }
+
+    async fn connect(&self) -> Result<Link, BringError> {
+        let lane = self.connector.connect(self.settings.address, self.settings.wanted).await?;
+        let clock = Clock::start();
+        let settings = ReceiverSettings {
+            node: self.member.node,
+            keys: self.member.keys.clone(),
+            pages_bytes_max: PAGES_BYTES_MAX,
+            stall_limit_ms: milliseconds(self.settings.stall_limit),
+        };
+        let receiver = Receiver::connect(settings, clock.now_ms());
+        let (buffer, unread, tick) = (vec![0; READ_BYTES].into(), Vec::new(), interval(TICK));
+        let mut link = Link { lane, receiver, buffer, unread, unflushed: false, clock, tick };
+        loop {
+            match link.receiver.poll_event() {
+                Some(ReceiverEvent::Ready(_)) => return Ok(link),
+                Some(ReceiverEvent::Failed(failure)) => return Err(BringError::Failed(failure)),
+                Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
+                Some(_) => {}
+                None => link.move_bytes().await?,
+            }
+        }
+    }
+
+    async fn bring_by(&self, mut link: Link, installation: &mut Installation) -> Result<(Link, Stats), BringError> {
+        let request = self.request(installation)?;
+        let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(self.settings.expires_in));
+        let prompt_digest = digest_of(&request.tokens);
+        let (key_id, nonce) = (request.key_id, request.nonce);
+        link.receiver.request(request, link.clock.now_ms())?;
+        loop {
+            let accepted = match link.receiver.poll_event() {
+                None => {
+                    link.move_bytes().await?;
+                    continue;
+                }
+                Some(ReceiverEvent::Page { layer, page, bytes }) => {
+                    installation.install(usize::from(layer), page as usize, bytes)?;
+                    continue;
+                }
+                Some(ReceiverEvent::Accepted(accept)) => accept,
+                Some(ReceiverEvent::Complete(stats)) => {
+                    link.receiver.installed()?;
+                    while !link.receiver.output().is_empty() || link.unflushed {
+                        link.move_bytes().await?;
+                    }
+                    return Ok((link, stats));
+                }
+                Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
+                Some(ReceiverEvent::Cancelled(cancel)) => return Err(BringError::Cancelled(cancel.reason)),
+                Some(ReceiverEvent::Failed(failure)) => return Err(BringError::Failed(failure)),
+                Some(ReceiverEvent::Ready(_) | ReceiverEvent::Progress(_) | ReceiverEvent::Pong(_)) => continue,
+            };
+            let entry = LedgerEntry {
+                key_id,
+                nonce,
+                prompt_digest,
+                boot_id: self.member.node.boot_id,
+                first_page: accepted.first_page,
+                rows: u64::from(accepted.rows),
+                expiry_unix_ms,
+                time_unix_ms: self.unix_ms(),
+            };
+            self.record(entry).await?;
+            let held = installation.held_pages();
+            if accepted.first_page as usize != held {
+                return Err(BringError::OtherPages { got: accepted.first_page, want: held });
+            }
+            let plan = self.shape.plan(installation.tokens().len(), held).ok_or(BringError::TooLong)?;
+            link.receiver.ledger_recorded(plan, link.clock.now_ms())?;
+        }
+    }
+
+    fn request(&self, installation: &Installation) -> Result<Request, BringError> {
+        Ok(Request {
+            handoff: HandoffId(random::bytes()?),
+            key_id: self.member.key_id.ok_or(BringError::NoKey)?,
+            nonce: random::bytes()?,
+            expires_in_ms: u32::try_from(self.settings.expires_in.as_millis()).unwrap_or(u32::MAX),
+            held_pages: u32::try_from(installation.held_pages()).map_err(|_| BringError::TooLong)?,
+            held_name: installation.held_name().map_or([0; 32], |name| *name.as_bytes()),
+            codecs: Codecs::NONE_ONLY,
+            priority: 0,
+            tokens: installation.tokens().to_vec(),
+        })
+    }
+
+    /// Puts the handoff on record, away from the tasks: the disk may take its time.
+    async fn record(&self, entry: LedgerEntry) -> Result<(), BringError> {
+        let ledger = Arc::clone(&self.ledger);
+        match tokio::task::spawn_blocking(move || ledger.record(entry)).await {
+            Ok(recorded) => Ok(recorded?),
+            Err(_) => Err(BringError::Ledger(RecordError::Poisoned)),
+        }
+    }
+
+    fn unix_ms(&self) -> u64 {
+        (self.clock)().saturating_mul(1000)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    /// Moves what can be moved, in either direction, or lets time pass.
+    async fn move_bytes(&mut self) -> Result<(), BringError> {
+        let taken = self.receiver.take_bytes(&self.unread, self.clock.now_ms());
+        self.unread.drain(..taken);
+        if taken > 0 {
+            return Ok(());
+        }
+        let output = self.receiver.output();
+        let (mut reading, mut writing) = tokio::io::split(&mut self.lane);
+        tokio::select! {
+            read = reading.read(&mut self.buffer) => match read.map_err(BringError::Io)? {
+                0 => return Err(BringError::Closed),
+                bytes => self.unread.extend_from_slice(&self.buffer[..bytes]),
+            },
+            pushed = push(&mut writing, output), if !output.is_empty() || self.unflushed => {
+                let bytes = pushed.map_err(BringError::Io)?;
+                self.receiver.output_sent(bytes, self.clock.now_ms());
+                self.unflushed = bytes > 0;
+            }
+            _ = self.tick.tick() => self.receiver.tick(self.clock.now_ms()),
+        }
+        Ok(())
+    }
+}
+
+fn digest_of(tokens: &[u32]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for token in tokens {
+        hasher.update(&token.to_le_bytes());
+    }
+    *hasher.finalize().as_bytes()
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,60 @@
+//! What came over the wire has the bits of what is computed here.
+
+use muser_engine::engine::PrefixReuse;
+use muser_kernels::attention::KvLayout;
+
+use crate::world::{Cluster, answer, answer_remotely, machine, random_tokens, request, run};
+
+#[test]
+fn answers_have_the_bits_of_local_ones_in_both_layouts_whatever_is_held() {
+    run(async {
+        for kv in [KvLayout::Q8, KvLayout::F16] {
+            let cluster = Cluster::new();
+            let producing = cluster.produce("producer", machine(kv), None).await;
+            let decoder = machine(kv);
+            let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+            let whole = random_tokens(1, 1300);
+            let mut held_pages = 0;
+            for length in [2, 64, 65, 66, 300, 301, 1299, 1300] {
+                let prompt = &whole[..length];
+                let (handoff, reused, tokens) =
+                    answer_remotely(&decoder, &remote, prompt, PrefixReuse::Share).await.unwrap();
+                let local = decoder.host.submit(request(prompt, 6, PrefixReuse::Isolate)).await.unwrap();
+                let (_, expected) = answer(local).await;
+                assert_eq!(reused, length - 1, "{kv:?}, {length} tokens");
+                assert!(tokens == expected, "{kv:?}, {length} tokens: other bits");
+                assert_eq!((handoff.stats.rows as usize, handoff.producer.as_str()), (length - 1, "producer"));
+                assert!(handoff.held_pages <= (length - 1) / 64);
+                held_pages += handoff.held_pages;
+            }
+            // What an earlier prompt left here was not sent again.
+            assert!(held_pages >= 20, "{held_pages}");
+        }
+    });
+}
+
+#[test]
+fn several_at_once_do_not_mix_and_a_repeated_prompt_is_not_computed_again() {
+    run(async {
+        let cluster = Cluster::new();
+        let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine(KvLayout::Q8);
+        let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+        let prompts = [random_tokens(2, 700), random_tokens(3, 500)];
+        let isolated = PrefixReuse::Isolate;
+        for round in 0..3 {
+            let (first, second) = tokio::join!(
+                answer_remotely(&decoder, &remote, &prompts[0], isolated),
+                answer_remotely(&decoder, &remote, &prompts[1], isolated),
+            );
+            for (prompt, remote) in prompts.iter().zip([first.unwrap(), second.unwrap()]) {
+                let local = decoder.host.submit(request(prompt, 6, isolated)).await.unwrap();
+                assert!(remote.2 == answer(local).await.1, "round {round}");
+                let pages = (prompt.len() - 1) / 64 * 64;
+                // The producer keeps whole pages of what it computed before, up to the one that its last token is in.
+                let kept = if round == 0 { 0 } else { pages };
+                assert_eq!(remote.0.stats.reused_rows as usize, kept, "round {round}, {} tokens", prompt.len());
+            }
+        }
+    });
+}

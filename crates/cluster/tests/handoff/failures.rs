@@ -1,0 +1,90 @@
+//! What goes wrong is named, and leaves nothing behind.
+
+use std::time::Duration;
+
+use muser_cluster::handoff::BringError;
+use muser_cluster::keys::KeyRing;
+use muser_engine::engine::PrefixReuse;
+use muser_kernels::attention::KvLayout;
+use muser_wire::{Component, Failure, RefuseCode};
+
+use crate::world::{Cluster, Machine, answer_remotely, clock, machine, random_tokens, run};
+
+/// No page of an attempt is left in the decoder.
+fn nothing_is_left(decoder: &Machine) {
+    let status = decoder.host.status();
+    assert_eq!((status.memory.live_bytes, status.running(), status.waiting), (0, 0, 0));
+}
+
+#[test]
+fn another_layout_is_refused_by_name_before_any_page() {
+    run(async {
+        let cluster = Cluster::new();
+        let producing = cluster.produce("producer", machine(KvLayout::F16), None).await;
+        let decoder = machine(KvLayout::Q8);
+        let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+        let failed = answer_remotely(&decoder, &remote, &random_tokens(1, 200), PrefixReuse::Share).await.unwrap_err();
+        let named = match &failed {
+            BringError::Refused(refuse) => {
+                assert_eq!(refuse.code, RefuseCode::Identity);
+                refuse.field == Component::KvLayout as u8
+            }
+            BringError::Failed(failure) => failure.to_string().contains("KV layout"),
+            _ => false,
+        };
+        assert!(named, "{failed:?}");
+        nothing_is_left(&decoder);
+    });
+}
+
+#[test]
+fn another_key_never_completes_a_handoff() {
+    run(async {
+        let cluster = Cluster::new();
+        let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine(KvLayout::Q8);
+        // A key of the same id that the producer does not have.
+        let other = KeyRing::generate(clock()()).unwrap();
+        let remote = cluster.remote("decoder", &decoder, producing.address, &other);
+        let failed = answer_remotely(&decoder, &remote, &random_tokens(1, 200), PrefixReuse::Share).await.unwrap_err();
+        assert!(matches!(failed, BringError::Failed(Failure::Mac(_))), "{failed:?}");
+        nothing_is_left(&decoder);
+    });
+}
+
+#[test]
+fn a_producer_that_dies_is_noticed_and_one_that_comes_back_is_used_again() {
+    run(async {
+        let cluster = Cluster::new();
+        let mut producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine(KvLayout::Q8);
+        let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+        let prompt = random_tokens(5, 2000);
+        answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.unwrap();
+        // Its engine ends in the middle of a prompt.
+        let attempt = answer_remotely(&decoder, &remote, &prompt[1..], PrefixReuse::Isolate);
+        let host = producing.machine.host.clone();
+        let (failed, ()) = tokio::join!(attempt, async move {
+            while host.status().running() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            host.stop();
+        });
+        assert!(failed.is_err());
+        nothing_is_left(&decoder);
+        assert_eq!(producing.producer.busy(), 0);
+        drop(producing.stop.take());
+        let address = producing.address;
+        drop(producing);
+        // Another run of the node at the same place: the kept lane is dead or tells of it, and a new one is made.
+        while tokio::net::TcpListener::bind(address).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _producing = cluster.produce("producer-again", machine(KvLayout::Q8), Some(address)).await;
+        let mut attempts = 0;
+        while answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.is_err() {
+            attempts += 1;
+            assert!(attempts < 3, "the producer is not used again");
+        }
+    });
+}

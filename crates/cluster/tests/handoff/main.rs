@@ -1,0 +1,5 @@
+//! Handoffs between two engines over real lanes, on the model that ships with the program.
+
+mod bits;
+mod failures;
+mod world;

@@ -1,0 +1,195 @@
+//! A cluster on the loopback interface: a producer, a decoder, and the folders that let them talk.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use muser_cluster::handoff::{BringError, Handoff, Member, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
+use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
+use muser_cluster::keys::KeyRing;
+use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
+use muser_cluster::ledger::{FolderStorage, Ledger};
+use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
+use muser_host::{EngineHost, What};
+use muser_kernels::attention::KvLayout;
+use muser_kernels::cpu::Kernels;
+use muser_model::{Executor, Identity, Model};
+use muser_weights::digest::FileDigest;
+use muser_weights::gguf::ModelFiles;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
+
+pub const CONTEXT: usize = 2048;
+
+/// An engine, and what handoffs know of it.
+pub struct Machine {
+    pub host: EngineHost,
+    pub shape: Shape,
+}
+
+/// A producer that listens.
+pub struct Producing {
+    pub address: SocketAddr,
+    pub stop: Option<oneshot::Sender<()>>,
+    pub machine: Machine,
+    pub producer: Arc<Producer>,
+}
+
+/// The cluster's secrets.
+pub struct Cluster {
+    _folder: TempDir,
+    pub authority: ClusterAuthority,
+    pub keys: KeyRing,
+    root: std::path::PathBuf,
+}
+
+pub fn machine(kv: KvLayout) -> Machine {
+    let files = Arc::new(ModelFiles::from_bytes(SHIPPED.to_vec()).unwrap());
+    let digest = FileDigest::compute(&files).unwrap();
+    let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
+    let identity = Identity::new(&digest, model.config(), kv);
+    let spec = model.cache_spec(kv, CONTEXT).unwrap();
+    let rows = NonZeroUsize::new(256).unwrap();
+    let executor = Executor::new(model, Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
+    let settings = EngineSettings {
+        context: CONTEXT,
+        kv,
+        identity: identity.digest().0,
+        budget_bytes: 256 << 20,
+        prefix_bytes_max: 128 << 20,
+        installed_bytes_max: 128 << 20,
+        running_max: NonZeroUsize::new(4).unwrap(),
+        waiting_max: 8,
+        chunk: ChunkRows::DEFAULT,
+    };
+    let (host, _) = EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap();
+    Machine { host, shape: Shape::new(spec, identity).unwrap() }
+}
+
+pub fn clock() -> UnixClock {
+    Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let now = clock()();
+        let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now).unwrap();
+        let root = folder.path().to_owned();
+        Self { _folder: folder, authority, keys: KeyRing::generate(now).unwrap(), root }
+    }
+
+    /// The folder of a node that has joined.
+    pub fn node(&self, name: &str, roles: Roles, keys: &KeyRing) -> (ClusterFolder, NodeIdentity) {
+        let folder = ClusterFolder::new(self.root.join(name));
+        let key = NodeKey::generate().unwrap();
+        folder.join(self.authority.certificate_pem(), keys).unwrap();
+        folder.save_node_key(&key).unwrap();
+        let grant = Grant { name: NodeName::new(name).unwrap(), roles, lifetime_s: 3600 };
+        let certificate = self.authority.sign(&key.request().unwrap(), &grant, clock()()).unwrap();
+        folder.save_node_certificate(&certificate).unwrap();
+        let identity = folder.load_identity().unwrap();
+        (folder, identity)
+    }
+
+    fn lane_settings(&self, folder: &ClusterFolder) -> LaneSettings {
+        let revocations = Arc::new(folder.load_revocations().unwrap());
+        LaneSettings { revocations, handshake_timeout: Duration::from_secs(10), clock: clock() }
+    }
+
+    /// Starts a producer at an address, or at any that is free.
+    pub async fn produce(&self, name: &str, machine: Machine, at: Option<SocketAddr>) -> Producing {
+        let (folder, identity) = self.node(name, Roles::Producer, &self.keys);
+        let wanted = Wanted { role: Role::Decoder, id: None };
+        let acceptor = Arc::new(Acceptor::new(&identity, self.lane_settings(&folder), wanted).unwrap());
+        let member = Member::new(identity.facts(), &self.keys, &machine.shape).unwrap();
+        let settings = ProducerSettings {
+            concurrent_max: 2,
+            context: u32::try_from(CONTEXT).unwrap(),
+            lanes_max: 8,
+            stall_limit: Duration::from_secs(10),
+        };
+        let producer = Arc::new(Producer::new(machine.host.clone(), machine.shape.clone(), member, settings));
+        let listener = TcpListener::bind(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();
+        let (address, (stop, stopped)) = (listener.local_addr().unwrap(), oneshot::channel::<()>());
+        let serving = Arc::clone(&producer);
+        tokio::spawn(async move { serving.serve(listener, acceptor, async { drop(stopped.await) }, |_| ()).await });
+        Producing { address, stop: Some(stop), machine, producer }
+    }
+
+    /// A decoder's door to the producer at `address`.
+    pub fn remote(&self, name: &str, machine: &Machine, address: SocketAddr, keys: &KeyRing) -> Remote {
+        let (folder, identity) = self.node(name, Roles::Decoder, keys);
+        let connector = Arc::new(Connector::new(&identity, self.lane_settings(&folder)).unwrap());
+        let member = Member::new(identity.facts(), keys, &machine.shape).unwrap();
+        let storage = FolderStorage::open(&folder.ledger()).unwrap();
+        let ledger = Arc::new(Ledger::open(storage, 1 << 16).unwrap());
+        let settings = RemoteSettings {
+            address,
+            wanted: Wanted { role: Role::Producer, id: None },
+            expires_in: Duration::from_secs(60),
+            stall_limit: Duration::from_secs(10),
+        };
+        Remote::new(connector, (machine.shape.clone(), member), ledger, clock(), settings)
+    }
+}
+
+pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        tokens_max: Some(tokens_max),
+        context: CONTEXT,
+        stop_tokens: Arc::new([]),
+        sampling: SamplingSettings { seed: 3, ..SamplingSettings::default() },
+        logprobs: Some(muser_engine::LogprobsWanted { count: 4096, stage: muser_engine::LogprobsStage::Model }),
+        reuse,
+    }
+}
+
+/// What an answer says: reused tokens, and per token its id and the bits of all logprobs.
+pub async fn answer(mut answer: muser_host::Answer) -> (usize, Vec<(u32, Vec<u64>)>) {
+    let (mut reused, mut tokens) = (0, Vec::new());
+    while let Some(news) = answer.next().await {
+        match news.what {
+            What::Started { reused: found, .. } => reused = found,
+            What::Token(token) => {
+                let logprobs = token.logprobs.unwrap();
+                tokens.push((token.token, logprobs.top.iter().map(|top| top.logprob.to_bits()).collect()));
+            }
+            What::Finished(_) => break,
+            What::Progress { .. } => {}
+            What::Failed(reason) => panic!("{reason}"),
+        }
+    }
+    (reused, tokens)
+}
+
+/// Brings the prompt's pages and answers.
+pub async fn answer_remotely(
+    decoder: &Machine,
+    remote: &Remote,
+    prompt: &[u32],
+    reuse: PrefixReuse,
+) -> Result<(Handoff, usize, Vec<(u32, Vec<u64>)>), BringError> {
+    let mut installation = decoder.host.begin_installation(prompt.to_vec(), reuse).await.unwrap();
+    let handoff = remote.bring(&mut installation).await?;
+    let installed = installation.finish().unwrap();
+    let under_way = decoder.host.submit_installed(request(prompt, 6, reuse), installed).await.unwrap();
+    let (reused, tokens) = answer(under_way).await;
+    Ok((handoff, reused, tokens))
+}
+
+pub fn random_tokens(seed: u64, count: usize) -> Vec<u32> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| random.u32(3..4096)).collect()
+}
+
+/// Runs a test with threads of its own.
+pub fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test)
+}
