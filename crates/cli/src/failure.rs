@@ -93,6 +93,12 @@ pub enum Failure {
     /// Signals cannot be caught.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
+    /// The cluster's folder, or what it is for, does not work.
+    #[error("{0}")]
+    Cluster(String),
+    /// A producer cannot serve as it was told.
+    #[error("cannot produce: {0}")]
+    Produce(String),
     /// There is no server, or no more.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -119,6 +125,8 @@ impl Failure {
             Self::Usage(_) | Self::Config(_) | Self::Input { .. } | Self::Tls { .. } => 2,
             Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
             Self::Serve(_) => 5,
+            Self::Produce(_) => 75,
+            Self::Cluster(_) => 1,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,

@@ -2,12 +2,13 @@
 //!
 //! Standard output is data, standard error is for people. Exit codes: 0 done, 1 failed while running, 2 wrong usage,
 //! 3 the model file is damaged or not supported, 4 it does not fit in memory, 5 the server cannot listen where it should,
-//! 130 interrupted, 141 the reader of standard output left, 143 terminated.
+//! 75 the producer cannot serve as it was told, 130 interrupted, 141 the reader of standard output left, 143 terminated.
 //!
 //! A first SIGINT or SIGTERM ends what is under way cleanly: text ends with a line break, a file that was being written is
 //! removed. A second one ends the process at once.
 
 mod answer;
+mod cluster_member;
 mod commands;
 mod config;
 mod failure;
@@ -47,6 +48,7 @@ fn run() -> Result<(), Failure> {
         Command::Run(args) => commands::run::run(args, &interrupt()?),
         Command::Chat(args) => commands::chat::run(args, &interrupt()?),
         Command::Serve(args) => commands::serve::run(args),
+        Command::Produce(args) => commands::produce::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Quantize(args) => commands::quantize::run(args, &interrupt()?),
         Command::Logits(args) => commands::logits::run(args, &interrupt()?),

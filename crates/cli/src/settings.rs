@@ -1,5 +1,6 @@
 //! What the user asked for, parsed and checked once. Everything below the command line receives plain values.
 
+pub mod cluster_member;
 mod generation;
 pub mod serve;
 
@@ -34,7 +35,7 @@ pub fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> impl Iterato
 /// Shown by `--help`.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 model file damaged or not supported, 4 does not fit in memory, \
-5 the server cannot listen where it should, 130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
+5 the server cannot listen where it should, 75 the producer cannot serve as it was told, 130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
 ends the program at once.\n";
 
 /// Shown by `--help`.
@@ -63,6 +64,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Serve the model over HTTP, by llama.cpp's and OpenAI's routes.
     Serve(Box<serve::ServeArgs>),
+    /// Compute long prompts for the servers of a cluster, and send them the keys and values.
+    Produce(cluster_member::ProduceArgs),
     /// Print what a GGUF file holds, its identity, and whether muser can run it.
     Inspect(InspectArgs),
     /// Write a GGUF file with other weight types.

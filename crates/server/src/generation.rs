@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::record::Tally;
+use crate::remote::Source;
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 use muser_host::{Answer, News, What};
@@ -41,6 +42,7 @@ pub struct Generation {
     clock: Clock,
     slot: Option<usize>,
     usage: Usage,
+    source: Source,
     tally: Arc<Tally>,
 }
 
@@ -125,11 +127,24 @@ impl Generation {
             logprobs: plan.logprobs,
             reuse: plan.reuse,
         };
-        let answer = service.host.submit(request).await?;
+        let (answer, source) = match &service.remote {
+            Some(remote) => remote.start(&service.host, request).await?,
+            None => (service.host.submit(request).await?, Source::Local),
+        };
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
         let (service, tally) = (Arc::clone(service), Tally::current());
         tally.add_prompt(usage.prompt);
-        Ok(Self { service, answer: Some(answer), text, plan, clock: Clock::default(), slot: None, usage, tally })
+        Ok(Self {
+            service,
+            answer: Some(answer),
+            text,
+            plan,
+            clock: Clock::default(),
+            slot: None,
+            usage,
+            source,
+            tally,
+        })
     }
 
     /// What happens next; `None` after the end. Dropping the future loses nothing.
@@ -153,6 +168,8 @@ impl Generation {
         self.clock.last = Some(at);
         let happening = match what {
             What::Started { reused, slot } => {
+                // What was brought was not there before.
+                let reused = reused.saturating_sub(self.source.brought_tokens());
                 (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);
                 Happening::Progress(self.progress(reused, at))
             }
@@ -229,10 +246,11 @@ impl Generation {
         let predicted_ms = between(self.clock.first_token, self.clock.last);
         let each = |ms: f64, n: usize| if n > 0 { ms / n as f64 } else { 0.0 };
         let rate = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
-        let computed = prompt - reused;
+        let computed = prompt - reused - self.source.brought_tokens();
         // The first token took no time after itself.
         let after_first = generated.saturating_sub(1);
-        json!({
+        let mut timings = self.source.fields();
+        let times = json!({
             "cache_n": reused,
             "prompt_n": computed,
             "prompt_ms": prompt_ms,
@@ -242,6 +260,8 @@ impl Generation {
             "predicted_ms": predicted_ms,
             "predicted_per_token_ms": each(predicted_ms, after_first),
             "predicted_per_second": rate(after_first, predicted_ms),
-        })
+        });
+        timings.extend(times.as_object().cloned().unwrap_or_default());
+        Value::Object(timings)
     }
 }

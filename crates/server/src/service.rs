@@ -8,6 +8,7 @@ use muser_engine::{Engine, VocabularyLoadError, load_templates, load_tokenizer, 
 use muser_text::{ChatTemplates, Tokenizer};
 use muser_weights::gguf::Metadata;
 
+use crate::remote::RemotePrefill;
 use crate::settings::ServiceSettings;
 use muser_host::EngineHost;
 
@@ -51,6 +52,8 @@ pub struct Service {
     pub slots: usize,
     /// Facts about the model.
     pub model: ModelFacts,
+    /// Producers that may be asked for long prompts.
+    pub remote: Option<RemotePrefill>,
     /// What holds for every request.
     pub settings: ServiceSettings,
 }
@@ -88,7 +91,13 @@ impl Service {
         let (context, slots) = (engine.settings().context, engine.settings().running_max.get());
         let end_of_generation = Arc::from(words.tokenizer.end_of_generation_ids());
         let (host, thread) = EngineHost::start(engine)?;
-        Ok((Self { host, words, end_of_generation, context, slots, model: facts, settings }, thread))
+        Ok((Self { host, words, end_of_generation, context, slots, model: facts, remote: None, settings }, thread))
+    }
+
+    /// Asks producers for long prompts.
+    #[must_use]
+    pub fn with_remote(self, remote: RemotePrefill) -> Self {
+        Self { remote: Some(remote), ..self }
     }
 
     /// Text to tokens and back.

@@ -7,6 +7,7 @@ pub mod config;
 pub mod doctor;
 pub mod inspect;
 pub mod logits;
+pub mod produce;
 pub mod pull;
 pub mod quantize;
 pub mod run;

@@ -17,17 +17,19 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
 use muser_model::Executor;
 use muser_server::{
-    Access, App, Exposure, Keys, Log, Origins, Page, Phase, RequestRecord, Scope, Scopes, ServeError, Server,
-    ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
+    Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, RemotePrefill, RequestRecord, Scope, Scopes,
+    ServeError, Server, ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
 };
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::doctor::memory;
+use crate::cluster_member::{Membership, shape};
 use crate::failure::Failure;
 use crate::input::read_text;
 use crate::model;
 use crate::output::tell;
+use crate::settings::cluster_member::FallbackTo;
 use crate::settings::serve::{AccessArgs, ConnectionArgs, MemoryArgs, ServeArgs, mib};
 
 /// Prompts of one request, times answers to each, at most.
@@ -136,20 +138,35 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     Sampler::new(sampling.clone(), vocab).map_err(SubmitError::Sampling)?;
     let defaults = ServiceSettings { sampling, ..app.settings.clone() };
     let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &executor, (kv, context))?;
+    let membership = args.producers.cluster.as_deref().map(Membership::load).transpose()?;
+    let remote = match &membership {
+        Some(membership) => {
+            let (shape, identity) = shape(executor.model(), kv, context.min(executor.model().config().context))?;
+            Some((membership.remotes(&args.producers, &shape)?, identity))
+        }
+        None => None,
+    };
     let settings = EngineSettings {
         context,
         kv,
-        // The pages never leave this process and belong to one model.
-        identity: [0; 32],
+        // Without producers the pages never leave this process and belong to one model.
+        identity: remote.as_ref().map_or([0; 32], |(_, identity)| *identity),
         budget_bytes,
         prefix_bytes_max: prefix_bytes,
-        installed_bytes_max: 0,
+        installed_bytes_max: if remote.is_some() { budget_bytes } else { 0 },
         running_max: args.parallel,
         waiting_max: args.queue,
         chunk: ChunkRows::DEFAULT,
     };
-    let (service, engine) =
+    let (mut service, engine) =
         Service::start(Engine::new(executor, settings)?, words, defaults).map_err(ServeError::Runtime)?;
+    if let Some((remotes, _)) = remote {
+        let fallback = match args.producers.fallback {
+            FallbackTo::Local => Fallback::Local,
+            FallbackTo::Fail => Fallback::Fail,
+        };
+        service = service.with_remote(RemotePrefill::new(remotes, args.producers.producer_min_tokens, fallback));
+    }
     let facts = &service.model;
     let about = About {
         model: format!(
@@ -169,7 +186,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
 }
 
 /// Bytes of all pages, and of those that are kept for reuse.
-fn budget(
+pub(super) fn budget(
     args: &MemoryArgs,
     parallel: usize,
     executor: &Executor,

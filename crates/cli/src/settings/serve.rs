@@ -8,6 +8,7 @@ use clap::Args;
 use muser_kernels::attention::KvLayout;
 use muser_server::{Limits, Origins};
 
+use super::cluster_member::ProducerArgs;
 use super::generation::temperature;
 use super::{HubArgs, KvType, MachineArgs, SamplerArgs};
 use crate::failure::Failure;
@@ -50,6 +51,8 @@ pub struct ServeArgs {
     pub access: AccessArgs,
     #[command(flatten)]
     pub connections: ConnectionArgs,
+    #[command(flatten)]
+    pub producers: ProducerArgs,
     /// Does not answer /metrics.
     #[arg(long)]
     pub no_metrics: bool,

@@ -23,6 +23,7 @@ fn every_shell_s_script_knows_every_command() {
             "run",
             "chat",
             "serve",
+            "produce",
             "pull",
             "inspect",
             "quantize",

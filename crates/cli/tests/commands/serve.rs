@@ -1,60 +1,12 @@
 //! `muser serve` as a process: what it says, what it answers, and how it ends.
 
 use std::fs::{Permissions, set_permissions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, Read};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, ChildStderr, Command};
 
-use crate::common::{Folder, command, muser};
-
-/// A server that is ready.
-struct Serving {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    /// What it said until it was ready.
-    said: String,
-    address: String,
-}
-
-impl Serving {
-    fn start(args: &[&str]) -> Self {
-        let mut child = command(&[&["serve", "--port", "0", "-c", "512", "-t", "1"], args].concat()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("\nkeys ") {
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "ended with {:?}: {said}", child.wait());
-        }
-        let address = said.split("listening on http://").nth(1).unwrap().lines().next().unwrap().to_owned();
-        Self { child, stderr, said, address }
-    }
-
-    /// Sends a request; the connection with its answer.
-    fn send(&self, method: &str, path: &str, key: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nX-Api-Key: {key}\r\n", self.address);
-        let length = body.len();
-        write!(stream, "{head}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
-        stream
-    }
-
-    fn ask(&self, method: &str, path: &str, key: &str, body: &str) -> String {
-        let mut answer = String::new();
-        self.send(method, path, key, body).read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    /// Waits for its end: exit code, and all that it said.
-    fn ended(mut self) -> (Option<i32>, String) {
-        self.stderr.read_to_string(&mut self.said).unwrap();
-        (self.child.wait().unwrap().code(), self.said)
-    }
-}
+use crate::common::{Folder, muser};
+use crate::serving::Serving;
 
 const ENDLESS: &str = r#"{"prompt": "Once", "n_predict": 500, "ignore_eos": true, "stream": true}"#;
 

@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::State;
 use axum::http::header;
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::record::{Counters, RequestKind};
+use crate::remote::RemoteCounts;
 use crate::settings::Page;
 use muser_host::EngineStatus;
 
@@ -18,10 +20,14 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> 
     if app.server.metrics == Page::Hidden {
         return Err(ApiError::new(ErrorKind::NotSupported, "this server was started with --no-metrics"));
     }
-    let status = app.service()?.host.status();
+    let service = app.service()?;
+    let status = service.host.status();
     let mut text = Exposition::default();
     llama_cpp(&mut text, &status);
     own(&mut text, &status, &app.counters);
+    if let Some(remote) = &service.remote {
+        handoffs(&mut text, &remote.counts);
+    }
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0).into_response())
 }
 
@@ -44,9 +50,22 @@ fn llama_cpp(text: &mut Exposition, status: &EngineStatus) {
     text.gauge("llamacpp:n_tokens_max", "The most tokens that a sequence came to have.", totals.tokens_max);
 }
 
+fn handoffs(text: &mut Exposition, counts: &RemoteCounts) {
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    text.counter("muser:handoffs_total", "Prompts that came from producers.", of(&counts.handoffs));
+    text.counter("muser:handoff_failures_total", "Attempts at producers that failed.", of(&counts.failures));
+    let what = "Prompts that were computed here because no producer helped.";
+    text.counter("muser:handoff_fallbacks_total", what, of(&counts.fallbacks));
+    text.counter("muser:handoff_bytes_total", "Bytes of pages from producers.", of(&counts.payload_bytes));
+}
+
 fn own(text: &mut Exposition, status: &EngineStatus, counters: &Counters) {
     let (totals, memory) = (&status.totals, &status.memory);
-    text.counter("muser:reused_tokens_total", "Tokens of prompts that were there already.", totals.reused_tokens);
+    text.counter(
+        "muser:reused_tokens_total",
+        "Tokens of prompts that were there already, or came from producers.",
+        totals.reused_tokens,
+    );
     text.gauge("muser:kv_live_bytes", "Bytes of pages in use or kept.", memory.live_bytes);
     text.gauge("muser:kv_free_bytes", "Bytes of pages ready to be used.", memory.free_bytes);
     text.gauge("muser:kv_budget_bytes", "Bytes of all pages at most.", memory.budget_bytes);

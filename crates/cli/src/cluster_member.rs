@@ -1,0 +1,93 @@
+//! This machine as a member of its cluster: what `produce` and `serve` read out of the cluster's folder.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape};
+use muser_cluster::identity::{ClusterFolder, NodeIdentity, Role};
+use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
+use muser_cluster::ledger::{FolderStorage, Ledger};
+use muser_kernels::attention::KvLayout;
+use muser_model::{Identity, Model};
+use muser_weights::digest::FileDigest;
+
+use crate::failure::Failure;
+use crate::settings::cluster_member::ProducerArgs;
+
+/// Handshakes that take longer are given up.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Handoffs that the ledger remembers at once; those that have expired are forgotten.
+const LEDGER_ENTRIES: usize = 1 << 20;
+
+/// A folder that was read.
+pub struct Membership {
+    folder: ClusterFolder,
+    identity: NodeIdentity,
+    lane: LaneSettings,
+}
+
+impl Membership {
+    /// Reads the folder.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+        let folder = ClusterFolder::new(path);
+        let identity = folder.load_identity().map_err(|reason| failed(&reason))?;
+        let revocations = Arc::new(folder.load_revocations().map_err(|reason| failed(&reason))?);
+        let lane = LaneSettings { revocations, handshake_timeout: HANDSHAKE, clock: clock() };
+        Ok(Self { folder, identity, lane })
+    }
+
+    /// This run of the node.
+    pub fn member(&self, shape: &Shape) -> Result<Member, Failure> {
+        let keys = self.folder.load_keys().map_err(|reason| Failure::Cluster(reason.to_string()))?;
+        Member::new(self.identity.facts(), &keys, shape).map_err(|reason| Failure::Cluster(reason.to_string()))
+    }
+
+    /// What this node is called.
+    pub fn name(&self) -> &str {
+        self.identity.facts().name.as_str()
+    }
+
+    /// Takes lanes of decoders.
+    pub fn acceptor(&self) -> Result<Acceptor, Failure> {
+        let wanted = Wanted { role: Role::Decoder, id: None };
+        Acceptor::new(&self.identity, self.lane.clone(), wanted).map_err(|reason| Failure::Cluster(reason.to_string()))
+    }
+
+    /// The producers that the flags name.
+    pub fn remotes(&self, args: &ProducerArgs, shape: &Shape) -> Result<Vec<Remote>, Failure> {
+        let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+        let connector = Connector::new(&self.identity, self.lane.clone()).map_err(|reason| failed(&reason))?;
+        let connector = Arc::new(connector);
+        let member = self.member(shape)?;
+        let storage = FolderStorage::open(&self.folder.ledger()).map_err(|reason| failed(&reason))?;
+        let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES).map_err(|reason| failed(&reason))?);
+        let now_ms = (self.lane.clock)().saturating_mul(1000);
+        ledger.forget_expired(now_ms, 24 * 3_600_000).map_err(|reason| failed(&reason))?;
+        let remote = |address| {
+            let settings = RemoteSettings {
+                address,
+                wanted: Wanted { role: Role::Producer, id: None },
+                expires_in: Duration::from_secs(args.handoff_seconds.get().into()),
+                stall_limit: Duration::from_secs(args.producer_stall_seconds.get().into()),
+            };
+            let of_model = (shape.clone(), member.clone());
+            Remote::new(Arc::clone(&connector), of_model, Arc::clone(&ledger), self.lane.clock.clone(), settings)
+        };
+        Ok(args.producer.iter().map(|address| remote(*address)).collect())
+    }
+}
+
+/// What handoffs have to know of a model, and the digest from which the names of its pages start.
+pub fn shape(model: &Model, kv: KvLayout, context: usize) -> Result<(Shape, [u8; 32]), Failure> {
+    let (digest, _) =
+        FileDigest::load_or_compute(model.files()).map_err(|reason| Failure::Cluster(reason.to_string()))?;
+    let identity = Identity::new(&digest, model.config(), kv);
+    let shape = Shape::new(model.cache_spec(kv, context)?, identity);
+    Ok((shape.map_err(|reason| Failure::Cluster(reason.to_string()))?, identity.digest().0))
+}
+
+fn clock() -> UnixClock {
+    Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}

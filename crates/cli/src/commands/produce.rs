@@ -1,0 +1,109 @@
+//! `muser produce`: computes the prompts of other machines of its cluster, until a signal ends it.
+//!
+//! Whatever keeps it from serving as it was told ends it with exit code 75, so that a supervisor starts it again.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muser_cluster::handoff::{Producer, ProducerSettings};
+use muser_cluster::lane::LaneError;
+use muser_engine::{ChunkRows, Engine, EngineSettings};
+use muser_host::EngineHost;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::serve::budget;
+use crate::cluster_member::{Membership, shape};
+use crate::failure::Failure;
+use crate::model;
+use crate::output::tell;
+use crate::settings::cluster_member::ProduceArgs;
+
+/// Lanes beyond those that compute: decoders keep some open.
+const SPARE_LANES: usize = 64;
+
+/// Runs the command.
+pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
+    let kv = args.memory.kv()?;
+    let membership = Membership::load(&args.cluster).map_err(cannot)?;
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(cannot)?;
+    // The address first: a model takes its time.
+    let listener = runtime.block_on(TcpListener::bind(args.listen)).map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    let files = model::open(args.model.as_deref(), &args.hub)?;
+    let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
+    let trained = executor.model().config().context;
+    let context = if args.ctx_size == 0 { trained } else { args.ctx_size as usize };
+    let (shape, identity) = shape(executor.model(), kv, context.min(trained))?;
+    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &executor, (kv, context))?;
+    let settings = EngineSettings {
+        context,
+        kv,
+        identity,
+        budget_bytes,
+        prefix_bytes_max: prefix_bytes,
+        installed_bytes_max: 0,
+        running_max: args.parallel,
+        waiting_max: args.parallel.get(),
+        chunk: ChunkRows::DEFAULT,
+    };
+    let (host, engine) = EngineHost::start(Engine::new(executor, settings)?).map_err(cannot)?;
+    let settings = ProducerSettings {
+        concurrent_max: u32::try_from(args.parallel.get()).unwrap_or(u32::MAX),
+        context: u32::try_from(context).unwrap_or(u32::MAX),
+        lanes_max: args.parallel.get().saturating_add(SPARE_LANES),
+        stall_limit: Duration::from_secs(args.stall_seconds.get().into()),
+    };
+    let acceptor = Arc::new(membership.acceptor().map_err(cannot)?);
+    let producer =
+        Arc::new(Producer::new(host.clone(), shape.clone(), membership.member(&shape).map_err(cannot)?, settings));
+    tell(format_args!("muser: producing on {address} as {}", membership.name()));
+    let ended = runtime.block_on(async {
+        let (mut interrupted, mut terminated) =
+            (signal(SignalKind::interrupt()).map_err(cannot)?, signal(SignalKind::terminate()).map_err(cannot)?);
+        let mut watched = host.clone();
+        let stop = async move {
+            tokio::select! {
+                _ = interrupted.recv() => None,
+                _ = terminated.recv() => None,
+                failure = engine_failure(&mut watched) => Some(failure),
+            }
+        };
+        let (said, heard) = tokio::sync::oneshot::channel();
+        let stopping = async move {
+            // Nobody hears it only if the server is gone already.
+            let _ = said.send(stop.await);
+        };
+        let refused = |error: LaneError| tell(format_args!("muser: a lane was refused: {error}"));
+        producer.serve(listener, acceptor, stopping, refused).await;
+        match heard.await {
+            Ok(Some(failure)) => Err(cannot(failure)),
+            Ok(None) | Err(_) => Ok(()),
+        }
+    });
+    host.stop();
+    drop(host);
+    runtime.shutdown_background();
+    // If it has panicked, that was told.
+    let _ = engine.join();
+    ended
+}
+
+/// What keeps a producer from serving as it was told.
+fn cannot(reason: impl Display) -> Failure {
+    Failure::Produce(reason.to_string())
+}
+
+/// Why the engine has ended, once it has.
+async fn engine_failure(host: &mut EngineHost) -> String {
+    loop {
+        if let Some(reason) = host.status().failure {
+            return reason;
+        }
+        if !host.changed().await {
+            return host.status().failure.unwrap_or_else(|| "the engine has stopped".into());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The flags of machines that work together.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::serve::MemoryArgs;
+use super::{HubArgs, MachineArgs};
+
+/// `muser produce`.
+#[derive(Args, Debug)]
+pub struct ProduceArgs {
+    /// Model file [default: the model that ships with muser].
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
+    /// This machine's folder of the cluster: its certificate and keys.
+    #[arg(long, value_name = "FOLDER")]
+    pub cluster: PathBuf,
+    /// Address to listen on; port 0 takes any that is free.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9932")]
+    pub listen: SocketAddr,
+    /// Positions of a prompt at most; 0 takes as many as the model was made for.
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub ctx_size: u32,
+    /// Prompts that are computed at once; -np for short.
+    #[arg(long, alias = "np", value_name = "N", default_value = "2")]
+    pub parallel: NonZeroUsize,
+    /// How long a decoder may be silent, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "30")]
+    pub stall_seconds: NonZeroU32,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// What to do when no producer helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FallbackTo {
+    /// Compute here.
+    Local,
+    /// Refuse the request.
+    Fail,
+}
+
+/// Producers of a server.
+#[derive(Args, Debug)]
+pub struct ProducerArgs {
+    /// This machine's folder of the cluster: its certificate, keys and ledger.
+    #[arg(long, value_name = "FOLDER", requires = "producer")]
+    pub cluster: Option<PathBuf>,
+    /// Producer to ask for long prompts. May be given several times; the first that helps is used.
+    #[arg(long, value_name = "ADDRESS", requires = "cluster")]
+    pub producer: Vec<SocketAddr>,
+    /// Producers are asked when so many tokens of a prompt are not held here.
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "producer")]
+    pub producer_min_tokens: usize,
+    /// What to do when no producer helps.
+    #[arg(long, value_enum, default_value = "local", requires = "producer")]
+    pub fallback: FallbackTo,
+    /// How long a handoff may take, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "600", requires = "producer")]
+    pub handoff_seconds: NonZeroU32,
+    /// How long a producer may be silent, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "30", requires = "producer")]
+    pub producer_stall_seconds: NonZeroU32,
+}

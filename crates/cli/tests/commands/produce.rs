@@ -1,0 +1,137 @@
+//! `muser produce` beside `muser serve`: two processes, one answer.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
+use muser_cluster::keys::KeyRing;
+use serde_json::{Value, json};
+
+use crate::common::{Folder, command, muser};
+use crate::serving::Serving;
+
+/// A producer that is ready.
+struct Producing {
+    child: Child,
+    address: String,
+}
+
+impl Producing {
+    fn start(args: &[&str]) -> Self {
+        let mut child = command(&[&["produce", "-t", "1"], args].concat()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("producing on ") {
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "ended with {:?}: {said}", child.wait());
+        }
+        let address = said.split("producing on ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        // It must not stop at a pipe that nobody reads.
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        Self { child, address }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Producing {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Folders of two nodes of one cluster.
+fn cluster(folder: &Folder) -> (String, String) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now).unwrap();
+    let keys = KeyRing::generate(now).unwrap();
+    let node = |name: &str, roles| {
+        let path = folder.at(name);
+        let node = ClusterFolder::new(Path::new(&path));
+        let key = NodeKey::generate().unwrap();
+        node.join(authority.certificate_pem(), &keys).unwrap();
+        node.save_node_key(&key).unwrap();
+        let grant = Grant { name: NodeName::new(name).unwrap(), roles, lifetime_s: 3600 };
+        node.save_node_certificate(&authority.sign(&key.request().unwrap(), &grant, now).unwrap()).unwrap();
+        path
+    };
+    (node("producer", Roles::Producer), node("decoder", Roles::Decoder))
+}
+
+/// A completion's text and tokens, and its times.
+fn complete(serving: &Serving, prompt: &str) -> (Value, Value) {
+    let body = json!({"prompt": prompt, "n_predict": 12, "seed": 5, "n_probs": 40, "return_tokens": true});
+    let answer = serving.ask("POST", "/completion", "", &body.to_string());
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut answer: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let timings = answer["timings"].take();
+    (json!([answer["content"], answer["tokens"], answer["completion_probabilities"]]), timings)
+}
+
+#[test]
+fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
+    let folder = Folder::new();
+    let (producer, decoder) = cluster(&folder);
+    let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
+    let alone = Serving::start(&[]);
+    let flags = ["--cluster", &decoder, "--producer", &producing.address, "--producer-min-tokens", "40"];
+    let helped = Serving::start(&flags);
+    let prompts: Vec<String> =
+        (0..3).map(|n| format!("{n}. ") + &"There was an old house by the sea. ".repeat(20)).collect();
+    for prompt in &prompts[..2] {
+        let (local, of_local) = complete(&alone, prompt);
+        let (remote, of_remote) = complete(&helped, prompt);
+        assert_eq!(remote, local);
+        assert_eq!((&of_local["kv_source"], &of_remote["kv_source"]), (&json!("local"), &json!("producer")));
+        assert_eq!((&of_remote["kv_producer"], &of_remote["prompt_n"]), (&json!("producer"), &json!(1)));
+        let tokens = |timings: &Value, name: &str| timings[name].as_u64().unwrap_or(0);
+        let sum = |timings| tokens(timings, "cache_n") + tokens(timings, "prompt_n") + tokens(timings, "kv_brought_n");
+        assert_eq!(sum(&of_remote), sum(&of_local));
+        assert!(tokens(&of_remote, "kv_payload_bytes") > 100_000, "{of_remote}");
+    }
+    // A short prompt is not worth the way.
+    assert_eq!(complete(&helped, "Once upon a time").1["kv_source"], "local");
+    producing.kill();
+    let (local, _) = complete(&alone, &prompts[2]);
+    let (fallen_back, times) = complete(&helped, &prompts[2]);
+    assert_eq!(fallen_back, local);
+    assert!(times["kv_source"] == "local" && times["kv_fallback"].is_string(), "{times}");
+    assert!(helped.ask("GET", "/health", "", "").starts_with("HTTP/1.1 200 "));
+    for serving in [alone, helped] {
+        serving.signal("TERM");
+        assert_eq!(serving.ended().0, Some(0));
+    }
+}
+
+#[test]
+fn without_a_producer_the_request_fails_if_that_is_what_was_asked_for() {
+    let folder = Folder::new();
+    let (_, decoder) = cluster(&folder);
+    let flags =
+        ["--cluster", &decoder, "--producer", "127.0.0.1:1", "--producer-min-tokens", "40", "--fallback", "fail"];
+    let serving = Serving::start(&flags);
+    let body = json!({"prompt": "There was an old house by the sea. ".repeat(20), "n_predict": 2});
+    let answer = serving.ask("POST", "/completion", "", &body.to_string());
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("no producer helps"), "{answer}");
+    serving.signal("TERM");
+    assert_eq!(serving.ended().0, Some(0));
+}
+
+#[test]
+fn a_producer_ends_in_order_and_with_75_if_it_cannot_serve() {
+    let folder = Folder::new();
+    let (producer, _) = cluster(&folder);
+    let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
+    let taken = muser(&["produce", "--cluster", &producer, "--listen", &producing.address]).refused(75);
+    assert!(taken.contains("cannot produce"), "{taken}");
+    let absent = muser(&["produce", "--cluster", &folder.at("absent")]).refused(75);
+    assert!(absent.contains("absent"), "{absent}");
+    assert!(Command::new("kill").args(["-TERM", &producing.child.id().to_string()]).status().unwrap().success());
+    assert_eq!(producing.child.wait().unwrap().code(), Some(0));
+}
