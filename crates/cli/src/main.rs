@@ -49,6 +49,7 @@ fn run() -> Result<(), Failure> {
         Command::Chat(args) => commands::chat::run(args, &interrupt()?),
         Command::Serve(args) => commands::serve::run(args),
         Command::Produce(args) => commands::produce::run(args),
+        Command::Demo(args) => commands::demo::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Quantize(args) => commands::quantize::run(args, &interrupt()?),
         Command::Logits(args) => commands::logits::run(args, &interrupt()?),

@@ -66,6 +66,8 @@ pub enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Compute long prompts for the servers of a cluster, and send them the keys and values.
     Produce(cluster_member::ProduceArgs),
+    /// Start a producer beside this process, answer a prompt with and without it, and compare the bits.
+    Demo(cluster_member::DemoArgs),
     /// Print what a GGUF file holds, its identity, and whether muser can run it.
     Inspect(InspectArgs),
     /// Write a GGUF file with other weight types.

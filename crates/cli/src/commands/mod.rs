@@ -4,6 +4,7 @@ pub mod bench;
 pub mod chat;
 pub mod completions;
 pub mod config;
+pub mod demo;
 pub mod doctor;
 pub mod inspect;
 pub mod logits;

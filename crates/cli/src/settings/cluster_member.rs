@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::serve::MemoryArgs;
-use super::{HubArgs, MachineArgs};
+use super::{HubArgs, KvType, MachineArgs};
 
 /// `muser produce`.
 #[derive(Args, Debug)]
@@ -34,6 +34,30 @@ pub struct ProduceArgs {
     pub stall_seconds: NonZeroU32,
     #[command(flatten)]
     pub memory: MemoryArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// `muser demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Model file [default: the model that ships with muser].
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
+    /// File with the prompt [default: a passage, repeated].
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Tokens of the prompt, if no file is given.
+    #[arg(long, value_name = "N", default_value = "1500")]
+    pub tokens: NonZeroUsize,
+    /// Tokens to generate.
+    #[arg(short = 'n', long, value_name = "N", default_value = "16")]
+    pub predict: NonZeroUsize,
+    /// Layout of cached keys and values.
+    #[arg(long, value_enum, default_value_t = KvType::Q8)]
+    pub kv: KvType,
     #[command(flatten)]
     pub machine: MachineArgs,
 }

@@ -24,6 +24,7 @@ fn every_shell_s_script_knows_every_command() {
             "chat",
             "serve",
             "produce",
+            "demo",
             "pull",
             "inspect",
             "quantize",

@@ -135,3 +135,15 @@ fn a_producer_ends_in_order_and_with_75_if_it_cannot_serve() {
     assert!(Command::new("kill").args(["-TERM", &producing.child.id().to_string()]).status().unwrap().success());
     assert_eq!(producing.child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn the_demonstration_compares_the_bits_and_leaves_nothing_behind() {
+    for kv in ["q8", "f16"] {
+        let shown = muser(&["demo", "--tokens", "300", "-n", "4", "--kv", kv, "-t", "1"]).done().stdout;
+        assert!(shown.contains("a prompt of 300 tokens, 4 tokens answered"), "{shown}");
+        assert!(shown.contains("| same tokens and logits, bit for bit | | yes |"), "{shown}");
+    }
+    let long = muser(&["demo", "-n", "2047"]).refused(2);
+    assert!(long.contains("it needs to have 2 to"), "{long}");
+    assert!(muser(&["demo", "-m", "absent.gguf"]).refused(1).contains("absent.gguf"));
+}
