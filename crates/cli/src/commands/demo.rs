@@ -4,14 +4,13 @@
 //! made in a folder that is gone at the end, with certificates, keys and ledger.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{Handoff, Remote};
+use muser_cluster::handoff::{Address, Handoff, Remote};
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
 use muser_cluster::keys::KeyRing;
 use muser_engine::engine::{PrefixReuse, Request};
@@ -125,7 +124,7 @@ fn make_cluster(root: &Path) -> Result<(PathBuf, PathBuf), Failure> {
 }
 
 /// Starts the producer, and waits until it says where it listens.
-fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Producing, SocketAddr), Failure> {
+fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Producing, Address), Failure> {
     let failed = |reason: String| Failure::Cluster(format!("the producer did not start: {reason}"));
     let program = std::env::current_exe().map_err(|reason| failed(reason.to_string()))?;
     let mut command = Command::new(program);

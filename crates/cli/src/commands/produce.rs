@@ -6,11 +6,10 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::handoff::{Producer, ProducerSettings};
+use muser_cluster::handoff::{Port, Producer, ProducerSettings};
 use muser_cluster::lane::LaneError;
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
-use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -30,8 +29,8 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     let membership = Membership::load(&args.cluster).map_err(cannot)?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(cannot)?;
     // The address first: a model takes its time.
-    let listener = runtime.block_on(TcpListener::bind(args.listen)).map_err(cannot)?;
-    let address = listener.local_addr().map_err(cannot)?;
+    let port = runtime.block_on(Port::open(args.listen)).map_err(cannot)?;
+    let address = port.address().map_err(cannot)?;
     let files = model::open(args.model.as_deref(), &args.hub)?;
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let trained = executor.model().config().context;
@@ -77,7 +76,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
             let _ = said.send(stop.await);
         };
         let refused = |error: LaneError| tell(format_args!("muser: a lane was refused: {error}"));
-        producer.serve(listener, acceptor, stopping, refused).await;
+        producer.serve(port, acceptor, stopping, refused).await;
         match heard.await {
             Ok(Some(failure)) => Err(cannot(failure)),
             Ok(None) | Err(_) => Ok(()),

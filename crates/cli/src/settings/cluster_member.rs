@@ -1,10 +1,10 @@
 //! The flags of machines that work together.
 
-use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use muser_cluster::handoff::Address;
 
 use super::serve::MemoryArgs;
 use super::{HubArgs, KvType, MachineArgs};
@@ -22,7 +22,7 @@ pub struct ProduceArgs {
     pub cluster: PathBuf,
     /// Address to listen on; port 0 takes any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9932")]
-    pub listen: SocketAddr,
+    pub listen: Address,
     /// Positions of a prompt at most; 0 takes as many as the model was made for.
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub ctx_size: u32,
@@ -79,7 +79,7 @@ pub struct ProducerArgs {
     pub cluster: Option<PathBuf>,
     /// Producer to ask for long prompts. May be given several times; the first that helps is used.
     #[arg(long, value_name = "ADDRESS", requires = "cluster")]
-    pub producer: Vec<SocketAddr>,
+    pub producer: Vec<Address>,
     /// Producers are asked when so many tokens of a prompt are not held here.
     #[arg(long, value_name = "N", default_value_t = 512, requires = "producer")]
     pub producer_min_tokens: usize,

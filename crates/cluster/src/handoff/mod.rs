@@ -19,8 +19,11 @@ use crate::identity::NodeFacts;
 use crate::keys::{KeyRing, KeyState};
 use crate::random::{self, NoRandomness};
 
-pub use producer::{Producer, ProducerSettings};
+pub use producer::{Port, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Remote, RemoteSettings};
+
+/// Where a node listens.
+pub type Address = std::net::SocketAddr;
 
 /// Longest `Pages` body that is made or taken, in bytes.
 const PAGES_BYTES_MAX: u32 = 16 << 20;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::interval;
 
-use super::{Clock, Member, PAGES_BYTES_MAX, Shape, push};
+use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push};
 use crate::lane::{Acceptor, Lane, LaneError};
 use crate::random;
 
@@ -42,6 +43,28 @@ pub struct ProducerSettings {
     pub lanes_max: usize,
     /// A lane ends when the receiver is silent for longer while it is awaited.
     pub stall_limit: Duration,
+}
+
+/// An address that is listened on, before there is anything to serve.
+#[derive(Debug)]
+pub struct Port(TcpListener);
+
+impl Port {
+    /// Takes the address; port 0 is any that is free.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn open(address: Address) -> io::Result<Self> {
+        TcpListener::bind(address).await.map(Self)
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn address(&self) -> io::Result<Address> {
+        self.0.local_addr()
+    }
 }
 
 /// An engine that computes for others.
@@ -92,7 +115,7 @@ impl Producer {
     /// come to be.
     pub async fn serve(
         self: Arc<Self>,
-        listener: TcpListener,
+        port: Port,
         acceptor: Arc<Acceptor>,
         stop: impl Future<Output = ()>,
         refused: impl Fn(LaneError) + Clone + Send + 'static,
@@ -101,7 +124,7 @@ impl Producer {
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => return,
-                accepted = listener.accept() => accepted,
+                accepted = port.0.accept() => accepted,
             };
             // A connection that failed before it began is nobody's loss; beyond the limit it is closed at once.
             let (Ok((tcp, _)), Ok(place)) = (accepted, Arc::clone(&self.lanes).try_acquire_owned()) else { continue };

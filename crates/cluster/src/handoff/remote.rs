@@ -1,6 +1,5 @@
 //! The end that asks: a prompt's missing pages are brought into an installation, all of them or none that counts.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use muser_wire::{
 use tokio::io::AsyncReadExt;
 use tokio::time::{Interval, interval};
 
-use super::{Clock, Member, PAGES_BYTES_MAX, Shape, push};
+use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push};
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use crate::random::{self, NoRandomness};
@@ -29,7 +28,7 @@ const IDLE_LANES: usize = 4;
 #[derive(Clone, Debug)]
 pub struct RemoteSettings {
     /// Where it listens.
-    pub address: SocketAddr,
+    pub address: Address,
     /// Whom to accept there.
     pub wanted: Wanted,
     /// A handoff is given up if it takes longer.
@@ -136,7 +135,7 @@ impl Remote {
     }
 
     /// Where the producer listens.
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Address {
         self.settings.address
     }
 

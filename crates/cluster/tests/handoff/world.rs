@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{BringError, Handoff, Member, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
+use muser_cluster::handoff::{
+    BringError, Handoff, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
+};
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
@@ -19,7 +21,6 @@ use muser_model::{Executor, Identity, Model};
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
@@ -115,10 +116,10 @@ impl Cluster {
             stall_limit: Duration::from_secs(10),
         };
         let producer = Arc::new(Producer::new(machine.host.clone(), machine.shape.clone(), member, settings));
-        let listener = TcpListener::bind(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();
-        let (address, (stop, stopped)) = (listener.local_addr().unwrap(), oneshot::channel::<()>());
+        let port = Port::open(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();
+        let (address, (stop, stopped)) = (port.address().unwrap(), oneshot::channel::<()>());
         let serving = Arc::clone(&producer);
-        tokio::spawn(async move { serving.serve(listener, acceptor, async { drop(stopped.await) }, |_| ()).await });
+        tokio::spawn(async move { serving.serve(port, acceptor, async { drop(stopped.await) }, |_| ()).await });
         Producing { address, stop: Some(stop), machine, producer }
     }
 
