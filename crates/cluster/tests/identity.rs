@@ -50,6 +50,25 @@ fn a_begun_cluster_is_read_back_and_renewal_keeps_the_node_id() {
 }
 
 #[test]
+fn an_authority_knows_what_it_issued_whatever_the_time_and_nothing_of_another() {
+    let (path, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, authority) = begun(path.path());
+    let (other_folder, other) = begun(elsewhere.path());
+    let key = folder.load_node_key().unwrap();
+    for issued in [NOW - CLOCK_SKEW_S, NOW, NOW + DEFAULT_LIFETIME_S] {
+        let certificate = authority.sign(&key.request().unwrap(), &grant("first", Roles::Both), issued);
+        folder.save_node_certificate(&certificate.unwrap()).unwrap();
+        let identity = folder.load_identity().unwrap();
+        assert!(authority.issued(&identity) && !other.issued(&identity), "{issued}");
+    }
+    // Same CA certificate beside it, same name and roles, own signature.
+    let forged = other.sign(&key.request().unwrap(), &grant("first", Roles::Both), NOW).unwrap();
+    folder.save_node_certificate(&forged).unwrap();
+    assert!(!authority.issued(&folder.load_identity().unwrap()));
+    assert!(other.issued(&other_folder.load_identity().unwrap()));
+}
+
+#[test]
 fn nothing_is_overwritten() {
     let path = tempfile::tempdir().unwrap();
     let (folder, authority) = begun(path.path());

@@ -2,6 +2,7 @@
 //! name, roles and times are the authority's decision.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{
@@ -9,11 +10,16 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
     date_time_ymd,
 };
-use rustls::pki_types::CertificateDer;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use zeroize::Zeroizing;
 
 use super::facts::{NodeId, NodeName, Roles, uri_of};
+use super::folder::NodeIdentity;
 use crate::random::{self, NoRandomness};
 
 /// How long a node's certificate is valid if nothing else is asked for: 30 days.
@@ -140,6 +146,22 @@ impl ClusterAuthority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         Ok(params.signed_by(&request.public_key, &self.issuer).map_err(AuthorityError::Making)?.pem())
+    }
+
+    /// Whether this CA signed the certificate that `identity` has, be it still valid or not.
+    pub fn issued(&self, identity: &NodeIdentity) -> bool {
+        let mut roots = RootCertStore::empty();
+        if roots.add(self.certificate.clone()).is_err() {
+            return false;
+        }
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let Ok(verifier) = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build() else {
+            return false;
+        };
+        let Ok(name) = ServerName::try_from(COMMON_SERVER_NAME) else { return false };
+        // At the end of its time, so that a certificate that has run out counts too.
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(identity.facts().not_after_unix_s));
+        verifier.verify_server_cert(&identity.certificate, &[], &name, &[], at).is_ok()
     }
 
     /// The CA's certificate, for every node.

@@ -133,6 +133,14 @@ impl Revocations {
         write(&self.path, &list)
     }
 
+    /// All that was revoked and since when, in seconds since 1970; in the order of the file, which is read again.
+    ///
+    /// # Errors
+    /// [`RevocationsError`].
+    pub fn list(&self) -> Result<Vec<(Revoked, u64)>, RevocationsError> {
+        entries_of(&self.path, &read(&self.path)?)
+    }
+
     /// Writes an empty list where there is none.
     pub(super) fn create(path: &Path) -> Result<(), FileError> {
         files::create(path, "", Secrecy::Public)
@@ -159,13 +167,18 @@ fn read(path: &Path) -> Result<ListForm, RevocationsError> {
 }
 
 fn revoked_of(path: &Path, list: &ListForm) -> Result<HashSet<Revoked>, RevocationsError> {
+    Ok(entries_of(path, list)?.into_iter().map(|(revoked, _)| revoked).collect())
+}
+
+fn entries_of(path: &Path, list: &ListForm) -> Result<Vec<(Revoked, u64)>, RevocationsError> {
     let one = |(place, form): (usize, &EntryForm)| {
         let revoked = match (&form.node, &form.serial) {
             (Some(digits), None) => NodeId::from_hex(digits).map(Revoked::Node),
             (None, Some(digits)) => Serial::from_hex(digits).map(Revoked::Serial),
             _ => None,
         };
-        revoked.ok_or_else(|| RevocationsError::BadEntry { path: path.into(), entry: place + 1 })
+        let revoked = revoked.ok_or_else(|| RevocationsError::BadEntry { path: path.into(), entry: place + 1 })?;
+        Ok((revoked, form.since_unix_s))
     };
     list.revoked.iter().enumerate().map(one).collect()
 }
@@ -212,6 +225,8 @@ mod tests {
         assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), Some(Revoked::Node(NodeId([1; 32]))));
         assert_eq!(ours.revokes(&facts(2, 9)).unwrap(), Some(Revoked::Serial(Serial([9; 16]))));
         assert_eq!(ours.revokes(&facts(2, 1)).unwrap(), None);
+        let listed = [(Revoked::Node(NodeId([1; 32])), 5), (Revoked::Serial(Serial([9; 16])), 6)];
+        assert_eq!(ours.list().unwrap(), listed);
 
         fs::write(&path, "[[revoked]]\nsince_unix_s = 1\n").unwrap();
         assert!(matches!(ours.revokes(&facts(2, 1)), Err(RevocationsError::BadEntry { entry: 1, .. })));
