@@ -30,7 +30,7 @@ pub struct Membership {
 impl Membership {
     /// Reads the folder.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+        let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
         let folder = ClusterFolder::new(path);
         let identity = folder.load_identity().map_err(|reason| failed(&reason))?;
         let revocations = Arc::new(folder.load_revocations().map_err(|reason| failed(&reason))?);
@@ -40,8 +40,8 @@ impl Membership {
 
     /// This run of the node.
     pub fn member(&self, shape: &Shape) -> Result<Member, Failure> {
-        let keys = self.folder.load_keys().map_err(|reason| Failure::Cluster(reason.to_string()))?;
-        Member::new(self.identity.facts(), &keys, shape).map_err(|reason| Failure::Cluster(reason.to_string()))
+        let keys = self.folder.load_keys().map_err(|reason| Failure::Handoff(reason.to_string()))?;
+        Member::new(self.identity.facts(), &keys, shape).map_err(|reason| Failure::Handoff(reason.to_string()))
     }
 
     /// What this node is called.
@@ -52,12 +52,12 @@ impl Membership {
     /// Takes lanes of decoders.
     pub fn acceptor(&self) -> Result<Acceptor, Failure> {
         let wanted = Wanted { role: Role::Decoder, id: None };
-        Acceptor::new(&self.identity, self.lane.clone(), wanted).map_err(|reason| Failure::Cluster(reason.to_string()))
+        Acceptor::new(&self.identity, self.lane.clone(), wanted).map_err(|reason| Failure::Handoff(reason.to_string()))
     }
 
     /// The producers that the flags name.
     pub fn remotes(&self, args: &ProducerArgs, shape: &Shape) -> Result<Vec<Remote>, Failure> {
-        let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+        let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
         let connector = Connector::new(&self.identity, self.lane.clone()).map_err(|reason| failed(&reason))?;
         let connector = Arc::new(connector);
         let member = self.member(shape)?;
@@ -82,10 +82,10 @@ impl Membership {
 /// What handoffs have to know of a model, and the digest from which the names of its pages start.
 pub fn shape(model: &Model, kv: KvLayout, context: usize) -> Result<(Shape, [u8; 32]), Failure> {
     let (digest, _) =
-        FileDigest::load_or_compute(model.files()).map_err(|reason| Failure::Cluster(reason.to_string()))?;
+        FileDigest::load_or_compute(model.files()).map_err(|reason| Failure::Handoff(reason.to_string()))?;
     let identity = Identity::new(&digest, model.config(), kv);
     let shape = Shape::new(model.cache_spec(kv, context)?, identity);
-    Ok((shape.map_err(|reason| Failure::Cluster(reason.to_string()))?, identity.digest().0))
+    Ok((shape.map_err(|reason| Failure::Handoff(reason.to_string()))?, identity.digest().0))
 }
 
 fn clock() -> UnixClock {

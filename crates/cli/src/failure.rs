@@ -75,6 +75,9 @@ pub enum Failure {
     /// A tensor cannot be converted.
     #[error("{0}")]
     Quantize(#[from] crate::commands::quantize::QuantizeFailure),
+    /// A cluster folder cannot be made, changed or read.
+    #[error(transparent)]
+    Cluster(#[from] crate::commands::cluster::ClusterFailure),
     /// The model's chat templates cannot be read.
     #[error(transparent)]
     Templates(#[from] TemplatesLoadError),
@@ -95,7 +98,7 @@ pub enum Failure {
     Signals(io::Error),
     /// The cluster's folder, or what it is for, does not work.
     #[error("{0}")]
-    Cluster(String),
+    Handoff(String),
     /// A producer cannot serve as it was told.
     #[error("cannot produce: {0}")]
     Produce(String),
@@ -126,8 +129,9 @@ impl Failure {
             Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
             Self::Serve(_) => 5,
             Self::Produce(_) => 75,
-            Self::Cluster(_) => 1,
+            Self::Handoff(_) => 1,
             Self::Quantize(reason) => reason.exit_code(),
+            Self::Cluster(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
             Self::Load(LoadError::Pool(_)) => 1,

@@ -1,8 +1,9 @@
 //! The `muser` binary: flags in, plain values down, exit codes out.
 //!
 //! Standard output is data, standard error is for people. Exit codes: 0 done, 1 failed while running, 2 wrong usage,
-//! 3 the model file is damaged or not supported, 4 it does not fit in memory, 5 the server cannot listen where it should,
-//! 75 the producer cannot serve as it was told, 130 interrupted, 141 the reader of standard output left, 143 terminated.
+//! 3 the model file is damaged or not supported, 4 it does not fit in memory, 5 the server cannot listen where it should or
+//! a cluster's files have the wrong permissions, 75 the producer cannot serve as it was told, 130 interrupted, 141 the reader of standard output
+//! left, 143 terminated.
 //!
 //! A first SIGINT or SIGTERM ends what is under way cleanly: text ends with a line break, a file that was being written is
 //! removed. A second one ends the process at once.
@@ -57,6 +58,7 @@ fn run() -> Result<(), Failure> {
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Pull(args) => commands::pull::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Cluster(args) => commands::cluster::run(args),
         Command::Config(args) => commands::config::run(args, config.as_deref()),
         Command::Completions(args) => commands::completions::run(args),
     }

@@ -1,5 +1,6 @@
 //! What the user asked for, parsed and checked once. Everything below the command line receives plain values.
 
+pub mod cluster;
 pub mod cluster_member;
 mod generation;
 pub mod serve;
@@ -35,7 +36,8 @@ pub fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> impl Iterato
 /// Shown by `--help`.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 model file damaged or not supported, 4 does not fit in memory, \
-5 the server cannot listen where it should, 75 the producer cannot serve as it was told, 130 interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
+5 the server cannot listen where it should or a cluster's files have the wrong permissions, 75 the producer cannot serve as it was told, 130 \
+interrupted (SIGINT), 141 the reader of standard output left before the end, 143 terminated (SIGTERM). A second signal \
 ends the program at once.\n";
 
 /// Shown by `--help`.
@@ -82,6 +84,8 @@ pub enum Command {
     Pull(PullArgs),
     /// Print what this machine offers: processors, kernels, memory and its bandwidth.
     Doctor(DoctorArgs),
+    /// Make and keep the folders by which machines of one cluster know each other.
+    Cluster(cluster::ClusterArgs),
     /// Look at what the configuration file and the environment set.
     Config(ConfigArgs),
     /// Print a shell's completion script.

@@ -56,7 +56,7 @@ impl Drop for Producing {
 
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+    let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
     let folder = tempfile::tempdir().map_err(|reason| failed(&reason))?;
     let (producer_folder, decoder_folder) = make_cluster(folder.path())?;
     let (_producing, address) = start_producer(args, &producer_folder)?;
@@ -99,12 +99,12 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     })?;
     let same = local.tokens == remote.tokens && local.bits == remote.bits;
     let written = print(&local, &remote, &handoff, prompt.len(), same).map_err(Failure::Stdout);
-    written.and_then(|()| if same { Ok(()) } else { Err(Failure::Cluster("the bits differ".into())) })
+    written.and_then(|()| if same { Ok(()) } else { Err(Failure::Handoff("the bits differ".into())) })
 }
 
 /// A cluster of two nodes under `root`: the folders of the producer and of the decoder.
 fn make_cluster(root: &Path) -> Result<(PathBuf, PathBuf), Failure> {
-    let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+    let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let name = |name: &str| NodeName::new(name).map_err(|reason| failed(&reason));
     let authority = ClusterAuthority::create(&name("demo")?, now).map_err(|reason| failed(&reason))?;
@@ -125,7 +125,7 @@ fn make_cluster(root: &Path) -> Result<(PathBuf, PathBuf), Failure> {
 
 /// Starts the producer, and waits until it says where it listens.
 fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Producing, Address), Failure> {
-    let failed = |reason: String| Failure::Cluster(format!("the producer did not start: {reason}"));
+    let failed = |reason: String| Failure::Handoff(format!("the producer did not start: {reason}"));
     let program = std::env::current_exe().map_err(|reason| failed(reason.to_string()))?;
     let mut command = Command::new(program);
     command.args(["produce", "--listen", "127.0.0.1:0"]).arg("--cluster").arg(folder);
@@ -187,12 +187,12 @@ fn request(prompt: &[u32], predict: NonZeroUsize, vocab: usize, context: usize) 
 
 async fn answer_here(host: &EngineHost, request: Request) -> Result<Outcome, Failure> {
     let began = Instant::now();
-    let answer = host.submit(request).await.map_err(|reason| Failure::Cluster(reason.to_string()))?;
+    let answer = host.submit(request).await.map_err(|reason| Failure::Handoff(reason.to_string()))?;
     listen(answer, began).await
 }
 
 async fn answer_with(remote: &Remote, host: &EngineHost, request: Request) -> Result<(Outcome, Handoff), Failure> {
-    let failed = |reason: &dyn std::fmt::Display| Failure::Cluster(reason.to_string());
+    let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
     let began = Instant::now();
     let installation = host.begin_installation(request.prompt.clone(), request.reuse).await;
     let mut installation = installation.map_err(|reason| failed(&reason))?;
@@ -215,11 +215,11 @@ async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, Failure> 
                 outcome.bits.extend(logprobs.iter().flat_map(|top| [u64::from(top.token), top.logprob.to_bits()]));
             }
             What::Finished(_) => return Ok(outcome),
-            What::Failed(reason) => return Err(Failure::Cluster(reason)),
+            What::Failed(reason) => return Err(Failure::Handoff(reason)),
             What::Started { .. } | What::Progress { .. } => {}
         }
     }
-    Err(Failure::Cluster("the engine has stopped".into()))
+    Err(Failure::Handoff("the engine has stopped".into()))
 }
 
 fn print(local: &Outcome, remote: &Outcome, handoff: &Handoff, prompt: usize, same: bool) -> io::Result<()> {

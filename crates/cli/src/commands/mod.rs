@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod cluster;
 pub mod completions;
 pub mod config;
 pub mod demo;

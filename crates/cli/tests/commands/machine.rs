@@ -32,6 +32,8 @@ fn every_shell_s_script_knows_every_command() {
             "bench",
             "tokenize",
             "doctor",
+            "cluster",
+            "rotate-keys",
             "config",
             "completions",
         ] {

@@ -7,6 +7,7 @@ mod server;
 
 mod bench;
 mod chat;
+mod cluster;
 mod config;
 mod inspect;
 mod interrupts;

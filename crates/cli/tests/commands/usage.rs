@@ -32,6 +32,18 @@ fn a_wrong_setting_is_refused_with_what_is_right() {
     wrong(&["bench", "-r", "0"], &["--repetitions"]);
     wrong(&["bench", "-p", "-1"], &["--n-prompt"]);
     wrong(&["bench", "-o", "xml"], &["md, json"]);
+    for name in ["", "Desk", "a b", "a/b", &"a".repeat(64)] {
+        wrong(&["cluster", "begin", "f", "--name", name], &["--name", "1 to 63 of a-z, 0-9 and -"]);
+        wrong(&["cluster", "grant", "f", name, "--roles", "both", "--out", "o"], &["1 to 63 of a-z, 0-9 and -"]);
+    }
+    wrong(&["cluster", "grant", "f", "a", "--out", "o", "--roles", "reader"], &["--roles", "decoder, producer, both"]);
+    for days in ["0", "367", "x"] {
+        wrong(&["cluster", "renew", "f", "--days", days], &["--days"]);
+    }
+    for digits in ["", "12", &"g".repeat(64), &"a".repeat(33)] {
+        wrong(&["cluster", "revoke", "f", digits], &["64 hexadecimal digits of a node id, or 32 of a serial"]);
+    }
+    wrong(&["cluster", "revoke-key", "f", "0"], &["<ID>"]);
 }
 
 #[test]
@@ -64,6 +76,45 @@ fn an_unknown_command_is_answered_with_the_nearest() {
     wrong(&["rum"], &["'rum'", "'run'"]);
     wrong(&["inspct", "x"], &["'inspect'"]);
     wrong(&["quantise"], &["'quantize'"]);
+}
+
+/// That a command's help names these flags and no other, and that the help above it names the command.
+#[track_caller]
+fn help_is_complete(command: &str, own: &[&str], shared: &[&str]) {
+    let mut words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+    let help = muser(&words).done().stdout;
+    let name = words.remove(words.len() - 2);
+    let overview = muser(&words).done().stdout;
+    assert!(overview.contains(&format!("\n  {name} ")), "{command}");
+    for flag in own.iter().chain(shared) {
+        assert!(help.contains(flag), "{command}: {flag}");
+    }
+    // A flag that this test does not know begins a line.
+    let listed = help
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("--") || line.starts_with("-"))
+        .filter(|line| !line.starts_with("- "));
+    let known =
+        |line: &str| own.iter().chain(shared).chain(&["-h, --help", "--config"]).any(|flag| line.starts_with(flag));
+    let unknown: Vec<&str> = listed.filter(|line| !known(line)).collect();
+    assert!(unknown.is_empty(), "{command}: {unknown:?}");
+}
+
+#[test]
+fn help_of_the_cluster_commands_names_every_flag_and_says_that_a_granted_key_travels() {
+    let flags: [(&str, &[&str]); 7] = [
+        ("begin", &["<FOLDER>", "--name", "--node", "--days"]),
+        ("grant", &["<FOLDER>", "<NAME>", "--roles", "--out", "--days", "decoder", "private key is made here"]),
+        ("show", &["<FOLDER>", "--json"]),
+        ("rotate-keys", &["<FOLDER>", "keys.toml"]),
+        ("revoke", &["<FOLDER>", "<NODE_ID_OR_SERIAL>", "revoked.toml"]),
+        ("revoke-key", &["<FOLDER>", "<ID>"]),
+        ("renew", &["<FOLDER>", "--for", "--days"]),
+    ];
+    for (command, own) in flags {
+        help_is_complete(&format!("cluster {command}"), own, &[]);
+    }
 }
 
 #[test]
@@ -110,24 +161,10 @@ fn help_names_every_flag_and_the_exit_codes() {
         ("logits", &["[MODEL]", "--ids", "--chunk", "--kv", "--out"], &machine),
         ("bench", &bench, &machine),
     ];
-    let overview = muser(&["--help"]).done().stdout;
     for (command, own, shared) in flags {
-        assert!(overview.contains(&format!("\n  {command} ")), "{command}");
-        let help = muser(&[command, "--help"]).done().stdout;
-        for flag in own.iter().chain(shared) {
-            assert!(help.contains(flag), "{command}: {flag}");
-        }
-        // A flag that this test does not know begins a line.
-        let listed = help
-            .lines()
-            .map(str::trim)
-            .filter(|line| line.starts_with("--") || line.starts_with("-"))
-            .filter(|line| !line.starts_with("- "));
-        let known =
-            |line: &str| own.iter().chain(shared).chain(&["-h, --help", "--config"]).any(|flag| line.starts_with(flag));
-        let unknown: Vec<&str> = listed.filter(|line| !known(line)).collect();
-        assert!(unknown.is_empty(), "{command}: {unknown:?}");
+        help_is_complete(command, own, shared);
     }
+    let overview = muser(&["--help"]).done().stdout;
     assert!(overview.contains("MUSER_ARG_SOME_FLAG") && overview.contains("--config"));
     for code in [
         "0 done",

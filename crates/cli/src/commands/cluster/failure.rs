@@ -1,0 +1,93 @@
+//! Why a command of `muser cluster` ended, and with which exit code.
+
+use std::io;
+use std::path::PathBuf;
+
+use muser_cluster::FileError;
+use muser_cluster::identity::{AuthorityError, IdentityError, NodeId, RevocationsError};
+use muser_cluster::keys::{KeyError, KeyFileError};
+
+/// Why a cluster folder was not made, changed or read. What was there is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterFailure {
+    /// A folder to make is there already.
+    #[error("{0:?} exists already and is no empty folder; nothing was written")]
+    Exists(PathBuf),
+    /// A folder to make has no name of its own, such as `..`.
+    #[error("{0:?} does not end in the name of a folder to make")]
+    NoName(PathBuf),
+    /// Only the CA can do this.
+    #[error("{0:?} has no ca.key: this needs the folder that began the cluster")]
+    NoAuthority(PathBuf),
+    /// A certificate to renew is not of this cluster.
+    #[error("the certificate in {other:?} was not issued by the CA in {folder:?}")]
+    NotIssuedHere {
+        /// Where the certificate is.
+        other: PathBuf,
+        /// Where the CA is.
+        folder: PathBuf,
+    },
+    /// A revoked node gets no certificate.
+    #[error("node {0} is revoked and gets no new certificate")]
+    NodeRevoked(NodeId),
+    /// The clock cannot be right.
+    #[error("the clock is before 1970, no certificate can be made")]
+    Clock,
+    /// Certificates and keys.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The CA refused.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The list of MAC keys.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// A MAC key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The deny-list.
+    #[error(transparent)]
+    Revocations(#[from] RevocationsError),
+    /// A folder cannot be made or looked at.
+    #[error("{path:?}: {error}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+impl ClusterFailure {
+    /// 1 for what disk, clock and cryptographic provider refuse, 5 for permissions, 2 for the rest: wrong use.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Identity(IdentityError::File(error))
+            | Self::KeyFile(KeyFileError::File(error))
+            | Self::Revocations(RevocationsError::File(error)) => of_file(error),
+            Self::Folder { error, .. } => of_io(error),
+            Self::Clock | Self::Key(KeyError::NoRandomness(_)) => 1,
+            Self::Authority(
+                AuthorityError::BadClock { .. } | AuthorityError::Making(_) | AuthorityError::NoRandomness(_),
+            ) => 1,
+            _ => 2,
+        }
+    }
+}
+
+fn of_file(error: &FileError) -> u8 {
+    match error {
+        FileError::TooOpen { .. } => 5,
+        FileError::Io { error, .. } => of_io(error),
+        _ => 2,
+    }
+}
+
+fn of_io(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => 5,
+        // A file where a folder should be or the other way round, or one that is no text.
+        io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory | io::ErrorKind::InvalidData => 2,
+        _ => 1,
+    }
+}

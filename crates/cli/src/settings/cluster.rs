@@ -1,0 +1,173 @@
+//! `muser cluster`: what its commands take.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum, value_parser};
+use muser_cluster::identity::{DEFAULT_LIFETIME_S, LIFETIME_MAX_S, NodeId, NodeName, Revoked, Roles, Serial};
+
+/// Seconds of a day.
+pub const DAY_S: u64 = 24 * 3600;
+
+/// `muser cluster`.
+#[derive(Args, Debug)]
+pub struct ClusterArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ClusterCommand,
+}
+
+/// What to do with a cluster folder.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Begin a cluster: make its CA, a first MAC key, and a certificate for this machine.
+    Begin(BeginArgs),
+    /// Make a folder for another machine, to be carried there.
+    ///
+    /// Its private key is made here and travels with the folder, which enrolment over the network never does: carry it over
+    /// a channel that nobody else reads, such as scp, and delete the copy that stays.
+    Grant(GrantArgs),
+    /// Print who this machine is in its cluster, which MAC keys it has, and what is revoked. No secret is printed.
+    Show(ShowArgs),
+    /// Make a new MAC key, which seals from now on; the one before only verifies.
+    ///
+    /// Every other machine needs the new keys.toml before it takes what is sealed with the new key.
+    RotateKeys(FolderArgs),
+    /// Admit a node, or one certificate of it, no more.
+    ///
+    /// What uses this folder knows at once; every other machine needs the new revoked.toml.
+    Revoke(RevokeArgs),
+    /// Refuse a MAC key from now on, and forget its bytes.
+    RevokeKey(RevokeKeyArgs),
+    /// Sign a new certificate for the same key, name and roles.
+    Renew(RenewArgs),
+}
+
+/// How long a certificate is valid.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct LifetimeArgs {
+    /// Days for which the certificate is valid.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_LIFETIME_S / DAY_S,
+        value_parser = value_parser!(u64).range(1..=LIFETIME_MAX_S / DAY_S))]
+    pub days: u64,
+}
+
+/// `muser cluster begin`.
+#[derive(Args, Debug)]
+pub struct BeginArgs {
+    /// Folder to make; must not exist, or be empty.
+    pub folder: PathBuf,
+    /// Name of the cluster: 1 to 63 of a-z, 0-9 and -.
+    #[arg(long, value_name = "CLUSTER", value_parser = NodeName::new)]
+    pub name: NodeName,
+    /// Name of this machine [default: the cluster's].
+    #[arg(long, value_name = "NAME", value_parser = NodeName::new)]
+    pub node: Option<NodeName>,
+    #[command(flatten)]
+    pub lifetime: LifetimeArgs,
+}
+
+/// `muser cluster grant`.
+#[derive(Args, Debug)]
+pub struct GrantArgs {
+    /// Folder that began the cluster.
+    pub folder: PathBuf,
+    /// Name of the other machine: 1 to 63 of a-z, 0-9 and -.
+    #[arg(value_parser = NodeName::new)]
+    pub name: NodeName,
+    /// What the other machine may do: ask for pages of prompts, compute them, or both.
+    #[arg(long, value_enum)]
+    pub roles: GrantedRoles,
+    /// Folder to make; must not exist, or be empty.
+    #[arg(long, value_name = "OTHER_FOLDER")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub lifetime: LifetimeArgs,
+}
+
+/// Roles by their names on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GrantedRoles {
+    /// Asks for pages of prompts.
+    Decoder,
+    /// Computes prompts.
+    Producer,
+    /// Either.
+    Both,
+}
+
+impl From<GrantedRoles> for Roles {
+    fn from(roles: GrantedRoles) -> Self {
+        match roles {
+            GrantedRoles::Decoder => Self::Decoder,
+            GrantedRoles::Producer => Self::Producer,
+            GrantedRoles::Both => Self::Both,
+        }
+    }
+}
+
+/// `muser cluster show`.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// Cluster folder of this machine.
+    pub folder: PathBuf,
+    /// Machine-readable output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `muser cluster rotate-keys`.
+#[derive(Args, Debug)]
+pub struct FolderArgs {
+    /// Folder that began the cluster.
+    pub folder: PathBuf,
+}
+
+/// `muser cluster revoke`.
+#[derive(Args, Debug)]
+pub struct RevokeArgs {
+    /// Cluster folder.
+    pub folder: PathBuf,
+    /// Node id of 64 hexadecimal digits, or serial of a certificate of 32.
+    #[arg(value_name = "NODE_ID_OR_SERIAL")]
+    pub revoked: NodeOrSerial,
+}
+
+/// What is revoked, as hexadecimal digits.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeOrSerial(pub Revoked);
+
+impl FromStr for NodeOrSerial {
+    type Err = String;
+
+    fn from_str(digits: &str) -> Result<Self, String> {
+        let node = NodeId::from_hex(digits).map(Revoked::Node);
+        let revoked = node.or_else(|| Serial::from_hex(digits).map(Revoked::Serial));
+        revoked.map(Self).ok_or_else(|| {
+            let given = digits.chars().count();
+            format!("needs 64 hexadecimal digits of a node id, or 32 of a serial, not {given} characters")
+        })
+    }
+}
+
+/// `muser cluster revoke-key`.
+#[derive(Args, Debug)]
+pub struct RevokeKeyArgs {
+    /// Cluster folder.
+    pub folder: PathBuf,
+    /// Id of the MAC key, as `muser cluster show` prints it.
+    pub id: NonZeroU32,
+}
+
+/// `muser cluster renew`.
+#[derive(Args, Debug)]
+pub struct RenewArgs {
+    /// Folder that began the cluster; its own certificate is renewed unless --for names another.
+    pub folder: PathBuf,
+    /// Folder of another machine, whose certificate is renewed instead.
+    #[arg(long = "for", value_name = "OTHER_FOLDER")]
+    pub other: Option<PathBuf>,
+    #[command(flatten)]
+    pub lifetime: LifetimeArgs,
+}
