@@ -262,7 +262,7 @@ pub enum ConfigCommand {
 /// `muser config check`.
 #[derive(Args, Debug)]
 pub struct ConfigCheckArgs {
-    /// Only the flags of this command.
+    /// Only the flags of this command and of those below it.
     pub command: Option<String>,
     /// Machine-readable output.
     #[arg(long)]

@@ -46,7 +46,8 @@ fn check(args: &ConfigCheckArgs, file: Option<&Path>) -> Result<(), Failure> {
     let configuration = Configuration::read(Cli::command(), file.map(Path::to_owned))?;
     let mut flags = configuration.effective()?;
     if let Some(wanted) = &args.command {
-        flags.retain(|flag| flag.command == *wanted);
+        let below = format!("{wanted} ");
+        flags.retain(|flag| flag.command == *wanted || flag.command.starts_with(&below));
         if flags.is_empty() {
             return Err(Failure::Usage(format!("there is no command {wanted:?} with flags; muser --help names all")));
         }

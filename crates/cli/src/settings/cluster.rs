@@ -34,7 +34,7 @@ pub enum ClusterCommand {
     ///
     /// Every other machine needs the new keys.toml before it takes what is sealed with the new key.
     RotateKeys(FolderArgs),
-    /// Admit a node, or one certificate of it, no more.
+    /// No longer admit a node, or one certificate of it.
     ///
     /// What uses this folder knows at once; every other machine needs the new revoked.toml.
     Revoke(RevokeArgs),
