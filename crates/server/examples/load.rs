@@ -34,8 +34,7 @@ fn main() -> ExitCode {
     let report = storm.run();
     println!("{:#}", json(&storm, &report));
     let clean = report.wrong.is_empty()
-        && report.after.descriptors == report.before.descriptors
-        && (report.after.busy_slots, report.after.waiting) == (0, 0)
+        && report.after.held() == report.before.held()
         && report.after.kv_live_bytes == report.after.kv_kept_bytes;
     if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

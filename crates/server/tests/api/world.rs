@@ -159,6 +159,11 @@ impl World {
         self.app.upgrade().unwrap().service().unwrap()
     }
 
+    /// Connections that the server has accepted and not closed.
+    pub fn connections(&self) -> usize {
+        self.app.upgrade().unwrap().counters.connections()
+    }
+
     /// What the engine is doing.
     pub fn status(&self) -> EngineStatus {
         self.service().host.status()

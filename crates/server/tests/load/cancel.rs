@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::ALONE;
 use crate::client::Pending;
-use crate::footprint::{Footprint, open_descriptors};
+use crate::footprint::Footprint;
 use crate::routes::setup_saying;
 use crate::world::{Setup, World};
 
@@ -46,7 +46,7 @@ fn whoever_leaves_frees_the_slot_and_leaves_nothing_behind() {
     let _alone = alone();
     let world = world();
     assert_answers(&world);
-    let before = Footprint::of(&world, open_descriptors());
+    let before = Footprint::at_rest(&world);
     for round in 0..50 {
         for stream in [false, true] {
             leave_during_prefill(&world, stream);
@@ -55,7 +55,7 @@ fn whoever_leaves_frees_the_slot_and_leaves_nothing_behind() {
         leave_the_queue(&world, round % 2 == 0);
         let slots = world.get("/slots").ok();
         assert_eq!((&slots[0]["is_processing"], &slots[0]["id_task"]), (&json!(false), &json!(-1)), "{round}");
-        let after = Footprint::of(&world, before.descriptors);
+        let after = Footprint::back_at(&before, &world);
         assert_eq!(Footprint { resident_kib: before.resident_kib, ..after }, before, "round {round}");
     }
     assert_answers(&world);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::world::World;
+use crate::world::{World, wait_until};
 
 /// What this process and the server in it hold while nobody is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +23,35 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// That of `world`, as soon as it is idle and has closed all but `descriptors` files, or does not within a minute.
-    pub fn of(world: &World, descriptors: usize) -> Self {
-        let status = world.wait_until_idle();
-        // A connection is closed a little after its request has ended.
+    /// That of `world` once it serves nobody: to compare with what it is after clients have come and gone.
+    ///
+    /// A connection is closed a little after its answer has been read, and counts as open until its file is closed.
+    pub fn at_rest(world: &World) -> Self {
+        wait_until("nobody is connected", || world.connections() == 0);
+        world.wait_until_idle();
+        Self::now(world)
+    }
+
+    /// That of `world` as soon as it holds what it held `before`, or after a minute in which it never did.
+    pub fn back_at(before: &Self, world: &World) -> Self {
         let began = Instant::now();
-        while open_descriptors() > descriptors && began.elapsed() < Duration::from_secs(60) {
+        loop {
+            let now = Self::now(world);
+            // Far beyond what any client takes to be gone.
+            if now.held() == before.held() || began.elapsed() > Duration::from_secs(60) {
+                return now;
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// What clients must not leave behind: open files, requests that run or wait, bytes of pages that nobody can reuse.
+    pub fn held(&self) -> [usize; 4] {
+        [self.descriptors, self.busy_slots, self.waiting, self.kv_live_bytes.abs_diff(self.kv_kept_bytes)]
+    }
+
+    fn now(world: &World) -> Self {
+        let status = world.status();
         Self {
             descriptors: open_descriptors(),
             resident_kib: resident_kib(),
@@ -43,7 +64,7 @@ impl Footprint {
 }
 
 /// The one that lists them included.
-pub fn open_descriptors() -> usize {
+fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 

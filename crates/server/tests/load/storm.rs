@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cases::{CONTEXT, Case};
 use crate::client::Pending;
-use crate::footprint::{Footprint, open_descriptors, resident_kib};
+use crate::footprint::{Footprint, resident_kib};
 use muser_host::Totals;
 
 use crate::world::{Setup, World, shipped};
@@ -47,11 +47,10 @@ impl Storm {
         let cases = Case::all(&shipped(), self.cases, self.seed);
         let setup = Setup { context: CONTEXT, slots: self.slots, waiting_max: self.clients, ..Setup::of(shipped()) };
         let world = World::start(setup);
-        let descriptors = open_descriptors();
         let first_round =
             cases.iter().filter_map(|case| case.wrong(&world.post("/completion", &case.body(true, true))));
         let mut wrong: Vec<String> = first_round.collect();
-        let before = Footprint::of(&world, descriptors);
+        let before = Footprint::at_rest(&world);
         let counts = Counts::default();
         let mut resident = Vec::new();
         let end = Instant::now() + self.duration;
@@ -72,7 +71,7 @@ impl Storm {
                 clients.into_iter().filter_map(|client| client.join().unwrap_or_else(|_| Some("panicked".into()))),
             );
         });
-        let after = Footprint::of(&world, descriptors);
+        let after = Footprint::back_at(&before, &world);
         Report {
             answers: counts.answers.into_inner(),
             disconnects: counts.disconnects.into_inner(),
