@@ -30,7 +30,8 @@ fn main() -> ExitCode {
         eprintln!("usage: load SECONDS [SEED]");
         return ExitCode::from(2);
     };
-    let storm = Storm { clients: 32, slots: 6, cases: 120, duration: Duration::from_secs(seconds), seed };
+    let duration = Duration::from_secs(seconds);
+    let storm = Storm { clients: 32, slots: 6, cases: 120, duration, enough: (1, 1), seed };
     let report = storm.run();
     println!("{:#}", json(&storm, &report));
     let clean = report.wrong.is_empty()

@@ -11,13 +11,19 @@ use muser_host::Totals;
 
 use crate::world::{Setup, World, shipped};
 
+/// Far longer than any storm takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// How long and how hard.
 #[derive(Clone, Copy, Debug)]
 pub struct Storm {
     pub clients: usize,
     pub slots: usize,
     pub cases: usize,
+    /// The least; on a busy machine it lasts until `enough` has come of it.
     pub duration: Duration,
+    /// Answers read to their end, and requests whose client left.
+    pub enough: (u64, u64),
     pub seed: u64,
 }
 
@@ -52,15 +58,19 @@ impl Storm {
         let mut wrong: Vec<String> = first_round.collect();
         let before = Footprint::at_rest(&world);
         let counts = Counts::default();
+        let began = Instant::now();
+        let is_over = || {
+            let elapsed = began.elapsed();
+            elapsed >= self.duration && (counts.have(self.enough) || elapsed > PATIENCE)
+        };
         let mut resident = Vec::new();
-        let end = Instant::now() + self.duration;
         thread::scope(|scope| {
             let clients: Vec<_> = (0..self.clients as u64)
                 .map(|client| {
                     let random = fastrand::Rng::with_seed(self.seed ^ (client << 32));
                     let client = Client { world: &world, cases: &cases, random };
-                    let counts = &counts;
-                    scope.spawn(move || client.run(end, counts))
+                    let (counts, is_over) = (&counts, &is_over);
+                    scope.spawn(move || client.run(is_over, counts))
                 })
                 .collect();
             for _ in 0..10 {
@@ -92,6 +102,12 @@ struct Counts {
     turned_away: AtomicU64,
 }
 
+impl Counts {
+    fn have(&self, (answers, disconnects): (u64, u64)) -> bool {
+        self.answers.load(Ordering::Relaxed) >= answers && self.disconnects.load(Ordering::Relaxed) >= disconnects
+    }
+}
+
 struct Client<'a> {
     world: &'a World,
     cases: &'a [Case],
@@ -99,9 +115,9 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Asks until `end`; what was wrong with the first wrong answer.
-    fn run(mut self, end: Instant, counts: &Counts) -> Option<String> {
-        while Instant::now() < end {
+    /// Asks until the storm is over; what was wrong with the first wrong answer.
+    fn run(mut self, is_over: impl Fn() -> bool, counts: &Counts) -> Option<String> {
+        while !is_over() {
             let case = self.random.choice(self.cases)?;
             let stream = self.random.bool();
             let body = case.body(stream, self.random.u32(..8) > 0);
