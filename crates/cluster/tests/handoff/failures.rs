@@ -1,17 +1,20 @@
 //! What goes wrong is named, and leaves nothing behind.
 
-use std::time::Duration;
-
 use muser_cluster::handoff::BringError;
 use muser_cluster::keys::KeyRing;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_wire::{Component, Failure, RefuseCode};
 
-use crate::world::{Cluster, Machine, answer_remotely, clock, machine, random_tokens, run};
+use crate::world::{
+    Cluster, Machine, answer, answer_remotely, clock, machine, random_tokens, request, run, wait_until,
+};
 
 /// No page of an attempt is left in the decoder.
-fn nothing_is_left(decoder: &Machine) {
+async fn nothing_is_left(decoder: &Machine) {
+    // An engine tells what it holds after a step, and takes none for an attempt that is given up.
+    let under_way = decoder.host.submit(request(&[3], 1, PrefixReuse::Isolate)).await.unwrap();
+    answer(under_way).await;
     let status = decoder.host.status();
     assert_eq!((status.memory.live_bytes, status.running(), status.waiting), (0, 0, 0));
 }
@@ -33,7 +36,7 @@ fn another_layout_is_refused_by_name_before_any_page() {
             _ => false,
         };
         assert!(named, "{failed:?}");
-        nothing_is_left(&decoder);
+        nothing_is_left(&decoder).await;
     });
 }
 
@@ -48,7 +51,7 @@ fn another_key_never_completes_a_handoff() {
         let remote = cluster.remote("decoder", &decoder, producing.address, &other);
         let failed = answer_remotely(&decoder, &remote, &random_tokens(1, 200), PrefixReuse::Share).await.unwrap_err();
         assert!(matches!(failed, BringError::Failed(Failure::Mac(_))), "{failed:?}");
-        nothing_is_left(&decoder);
+        nothing_is_left(&decoder).await;
     });
 }
 
@@ -65,21 +68,18 @@ fn a_producer_that_dies_is_noticed_and_one_that_comes_back_is_used_again() {
         let attempt = answer_remotely(&decoder, &remote, &prompt[1..], PrefixReuse::Isolate);
         let host = producing.machine.host.clone();
         let (failed, ()) = tokio::join!(attempt, async move {
-            while host.status().running() == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            wait_until("the producer computes", || host.status().running() > 0).await;
             host.stop();
         });
         assert!(failed.is_err());
-        nothing_is_left(&decoder);
-        assert_eq!(producing.producer.busy(), 0);
+        nothing_is_left(&decoder).await;
+        // Its task ends a little after the decoder has been told.
+        wait_until("the producer has given it up", || producing.producer.busy() == 0).await;
         drop(producing.stop.take());
         let address = producing.address;
         drop(producing);
         // Another run of the node at the same place: the kept lane is dead or tells of it, and a new one is made.
-        while tokio::net::TcpListener::bind(address).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        wait_until("the address is free", || std::net::TcpListener::bind(address).is_ok()).await;
         let _producing = cluster.produce("producer-again", machine(KvLayout::Q8), Some(address)).await;
         let mut attempts = 0;
         while answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.is_err() {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
     BringError, Handoff, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
@@ -100,7 +100,7 @@ impl Cluster {
 
     fn lane_settings(&self, folder: &ClusterFolder) -> LaneSettings {
         let revocations = Arc::new(folder.load_revocations().unwrap());
-        LaneSettings { revocations, handshake_timeout: Duration::from_secs(10), clock: clock() }
+        LaneSettings { revocations, handshake_timeout: Duration::from_secs(60), clock: clock() }
     }
 
     /// Starts a producer at an address, or at any that is free.
@@ -113,7 +113,7 @@ impl Cluster {
             concurrent_max: 2,
             context: u32::try_from(CONTEXT).unwrap(),
             lanes_max: 8,
-            stall_limit: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(60),
         };
         let producer = Arc::new(Producer::new(machine.host.clone(), machine.shape.clone(), member, settings));
         let port = Port::open(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();
@@ -134,7 +134,7 @@ impl Cluster {
             address,
             wanted: Wanted { role: Role::Producer, id: None },
             expires_in: Duration::from_secs(60),
-            stall_limit: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(60),
         };
         Remote::new(connector, (machine.shape.clone(), member), ledger, clock(), settings)
     }
@@ -188,6 +188,15 @@ pub async fn answer_remotely(
 pub fn random_tokens(seed: u64, count: usize) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| random.u32(3..4096)).collect()
+}
+
+/// Waits for something that must come, and fails if it does not for far longer than it can take.
+pub async fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !happens() {
+        assert!(began.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Runs a test with threads of its own.
