@@ -154,6 +154,6 @@ async fn a_handshake_that_never_ends_is_ended_at_either_side() {
     assert!(matches!(near, Err(LaneError::Timeout { .. })), "{near:?}");
     let address = silent.local_addr().unwrap();
     drop(silent);
-    let near = connector.connect(address, wanted).await;
+    let near = decoder.connector().connect(address, wanted).await;
     assert!(matches!(near, Err(LaneError::Connect { .. })), "{near:?}");
 }
