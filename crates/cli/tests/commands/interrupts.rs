@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ended, Folder, SHIPPED, command, muser};
+use crate::common::{Ended, Folder, SHIPPED, command, muser, processor_ticks};
 
 const PROMPT: &str = "Once upon a time there was a";
 /// Generates as long as the context lasts, which is much longer than a signal needs.
@@ -38,14 +38,6 @@ fn wait_until_it_listens(child: &mut Child) {
         let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
         u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 1) != 0
     });
-}
-
-/// Time on processors that the process has had, in hundredths of a second.
-fn processor_ticks(child: &Child) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-    // Behind the name, which may hold anything: 11 other fields, then the time outside the system and inside.
-    let fields = text.rsplit_once(") ").unwrap().1.split(' ');
-    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
 #[test]

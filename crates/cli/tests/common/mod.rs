@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use muser_kernels::formats::WeightType;
 use muser_weights::gguf::{Gguf, GgufWriter, Value};
@@ -90,6 +90,14 @@ pub fn muser_on_a_full_disk<A: AsRef<OsStr>>(args: &[A]) -> Ended {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ && ulimit -f 8 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_muser")]);
     Ended::of(shell.args(args).stdin(Stdio::null()).output().unwrap())
+}
+
+/// Time on processors that a process has had, in hundredths of a second, even if it has ended but nobody has waited for it.
+pub fn processor_ticks(child: &Child) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    // Behind the name, which may hold anything: 11 other fields, then the time outside the system and inside.
+    let fields = text.rsplit_once(") ").unwrap().1.split(' ');
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
 /// A folder of test files, removed at the end.
