@@ -18,7 +18,7 @@ fn every_answer_among_eight_clients_has_the_bits_that_it_has_alone() {
                 let mut random = fastrand::Rng::with_seed(client);
                 let mut order: Vec<usize> = (0..cases.len()).collect();
                 random.shuffle(&mut order);
-                for index in order {
+                for index in order.into_iter().take(12) {
                     let body = cases[index].body(random.bool(), random.u32(..4) > 0);
                     let wrong = cases[index].wrong(&world.post("/completion", &body));
                     assert_eq!(wrong, None, "client {client}, case {index}");
