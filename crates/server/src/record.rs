@@ -22,7 +22,7 @@ pub struct RequestRecord {
     pub method: Method,
     /// The route that answered; `None` where there is none. What the client asked for may hold anything, and is not told.
     pub route: Option<String>,
-    /// The status; [`LEFT`] if the client left before there was one.
+    /// The status; 499 if the client left before there was one.
     pub status: u16,
     /// Whether the client got all of the answer.
     pub complete: bool,

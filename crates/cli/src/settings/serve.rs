@@ -97,7 +97,7 @@ pub struct AccessArgs {
     /// Lets anybody who reaches the server use it: needed to listen on more than this machine without keys.
     #[arg(long)]
     pub insecure_public: bool,
-    /// Origins of pages, besides the server's own, that may ask, as in https://example.org; * for all.
+    /// Origins of pages, besides the server's own, that may ask, each a scheme and a host; * for all.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origins: Vec<String>,
 }
