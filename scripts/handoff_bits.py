@@ -10,11 +10,8 @@ import datetime
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
-
-ROW = re.compile(r"^\| (.+?) \| (.*?) \| (.*?) \|$")
 
 
 def run(command):
@@ -26,7 +23,8 @@ def trial(muser, model, kv, length):
     if model != "shipped":
         command += ["-m", model]
     ended = subprocess.run(command, capture_output=True, text=True)
-    rows = {row[1]: (row[2], row[3]) for line in ended.stdout.splitlines() if (row := ROW.match(line))}
+    cells = ([cell.strip() for cell in line.split("|")] for line in ended.stdout.splitlines() if line.startswith("|"))
+    rows = {name: (local, remote) for _, name, local, remote, _ in cells}
     if ended.returncode not in (0, 1) or "pages brought" not in rows:
         raise SystemExit(f"{command}: {ended.stderr}")
     seconds = lambda text: float(text.split()[0])
