@@ -178,7 +178,13 @@ impl Producer {
                 news = next_news(&mut work) => {
                     self.tell(news, &mut sender, &mut work, clock);
                 }
-                _ = tick.tick() => sender.tick(clock.now_ms()),
+                _ = tick.tick() => {
+                    sender.tick(clock.now_ms());
+                    // A long chunk, or a place in the engine's queue, is no silence.
+                    if work.is_some() {
+                        sender.ping(0);
+                    }
+                }
             }
         }
     }

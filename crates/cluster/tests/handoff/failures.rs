@@ -1,5 +1,7 @@
 //! What goes wrong is named, and leaves nothing behind.
 
+use std::time::Duration;
+
 use muser_cluster::handoff::BringError;
 use muser_cluster::keys::KeyRing;
 use muser_engine::engine::PrefixReuse;
@@ -86,5 +88,34 @@ fn a_producer_that_dies_is_noticed_and_one_that_comes_back_is_used_again() {
             attempts += 1;
             assert!(attempts < 3, "the producer is not used again");
         }
+    });
+}
+
+#[test]
+fn a_producer_that_is_busy_for_longer_than_the_stall_limit_is_not_taken_for_dead() {
+    run(async {
+        let cluster = Cluster::new();
+        let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine(KvLayout::Q8);
+        let limit = Duration::from_millis(1500);
+        let remote = cluster.remote_with_limit("decoder", &decoder, producing.address, (&cluster.keys, limit));
+        // All four places of its engine are taken for longer than that.
+        let mut others = Vec::new();
+        for seed in 0..4 {
+            let endless = request(&random_tokens(seed, 10), 2000, PrefixReuse::Isolate);
+            others.push(producing.machine.host.submit(endless).await.unwrap());
+        }
+        let prompt = random_tokens(9, 200);
+        let mut installation = decoder.host.begin_installation(prompt, PrefixReuse::Isolate).await.unwrap();
+        let bringing = remote.bring(&mut installation);
+        let leaving = async {
+            tokio::time::sleep(2 * limit).await;
+            let still_busy = producing.machine.host.status().running();
+            drop(others);
+            still_busy
+        };
+        let (brought, still_busy) = tokio::join!(bringing, leaving);
+        assert_eq!(still_busy, 4, "the engine was free too soon for this to show anything");
+        brought.unwrap();
     });
 }

@@ -125,6 +125,17 @@ impl Cluster {
 
     /// A decoder's door to the producer at `address`.
     pub fn remote(&self, name: &str, machine: &Machine, address: SocketAddr, keys: &KeyRing) -> Remote {
+        self.remote_with_limit(name, machine, address, (keys, Duration::from_secs(60)))
+    }
+
+    /// One that waits only so long for a silent producer.
+    pub fn remote_with_limit(
+        &self,
+        name: &str,
+        machine: &Machine,
+        address: SocketAddr,
+        (keys, stall_limit): (&KeyRing, Duration),
+    ) -> Remote {
         let (folder, identity) = self.node(name, Roles::Decoder, keys);
         let connector = Arc::new(Connector::new(&identity, self.lane_settings(&folder)).unwrap());
         let member = Member::new(identity.facts(), keys, &machine.shape).unwrap();
@@ -134,7 +145,7 @@ impl Cluster {
             address,
             wanted: Wanted { role: Role::Producer, id: None },
             expires_in: Duration::from_secs(60),
-            stall_limit: Duration::from_secs(60),
+            stall_limit,
         };
         Remote::new(connector, (machine.shape.clone(), member), ledger, clock(), settings)
     }
