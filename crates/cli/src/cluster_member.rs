@@ -17,8 +17,8 @@ use crate::settings::cluster_member::ProducerArgs;
 
 /// Handshakes that take longer are given up.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Handoffs that the ledger remembers at once; those that have expired are forgotten.
-const LEDGER_ENTRIES: usize = 1 << 20;
+/// Handoffs that the ledger remembers at once: about 16 MB of memory. Those that have expired make way.
+const LEDGER_ENTRIES: usize = 1 << 16;
 
 /// A folder that was read.
 pub struct Membership {
@@ -63,8 +63,6 @@ impl Membership {
         let member = self.member(shape)?;
         let storage = FolderStorage::open(&self.folder.ledger()).map_err(|reason| failed(&reason))?;
         let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES).map_err(|reason| failed(&reason))?);
-        let now_ms = (self.lane.clock)().saturating_mul(1000);
-        ledger.forget_expired(now_ms, 24 * 3_600_000).map_err(|reason| failed(&reason))?;
         let remote = |address| {
             let settings = RemoteSettings {
                 address,

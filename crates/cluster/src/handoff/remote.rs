@@ -21,6 +21,8 @@ use crate::random::{self, NoRandomness};
 const READ_BYTES: usize = 256 << 10;
 /// How often time is looked at while nothing happens.
 const TICK: Duration = Duration::from_millis(250);
+/// Handoffs that expired so long ago are forgotten when the ledger is full.
+const FORGET_MARGIN_MS: u64 = 60_000;
 /// Lanes that are kept open for the next handoff.
 const IDLE_LANES: usize = 4;
 
@@ -253,7 +255,14 @@ impl Remote {
     /// Puts the handoff on record, away from the tasks: the disk may take its time.
     async fn record(&self, entry: LedgerEntry) -> Result<(), BringError> {
         let ledger = Arc::clone(&self.ledger);
-        match tokio::task::spawn_blocking(move || ledger.record(entry)).await {
+        let record = move || match ledger.record(entry) {
+            // What has expired is refused by its age alone, and need not be remembered.
+            Err(RecordError::Full { .. }) if ledger.forget_expired(entry.time_unix_ms, FORGET_MARGIN_MS).is_ok() => {
+                ledger.record(entry)
+            }
+            recorded => recorded,
+        };
+        match tokio::task::spawn_blocking(record).await {
             Ok(recorded) => Ok(recorded?),
             Err(_) => Err(BringError::Ledger(RecordError::Poisoned)),
         }
