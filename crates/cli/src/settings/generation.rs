@@ -69,13 +69,7 @@ pub struct GenerationArgs {
 impl GenerationArgs {
     /// The one layout of keys and values.
     pub fn kv(&self) -> Result<KvLayout, Failure> {
-        if self.cache_type_k == self.cache_type_v {
-            return Ok(self.cache_type_k.into());
-        }
-        Err(Failure::Usage(format!(
-            "-ctk is {} and -ctv is {}: keys and values are kept in one layout, so give both flags the same value",
-            self.cache_type_k, self.cache_type_v
-        )))
+        one_layout(self.cache_type_k, self.cache_type_v)
     }
 
     /// The stop strings.
@@ -101,6 +95,16 @@ impl GenerationArgs {
     pub fn tokens_max(&self) -> Option<usize> {
         usize::try_from(self.predict).ok()
     }
+}
+
+/// Keys and values are kept in one layout.
+pub(super) fn one_layout(keys: KvType, values: KvType) -> Result<KvLayout, Failure> {
+    if keys == values {
+        return Ok(keys.into());
+    }
+    Err(Failure::Usage(format!(
+        "-ctk is {keys} and -ctv is {values}: keys and values are kept in one layout, so give both flags the same value"
+    )))
 }
 
 impl Seed {

@@ -9,7 +9,7 @@ use muser_kernels::attention::KvLayout;
 use muser_server::{Limits, Origins};
 
 use super::cluster_member::ProducerArgs;
-use super::generation::temperature;
+use super::generation::{one_layout, temperature};
 use super::{HubArgs, KvType, MachineArgs, SamplerArgs};
 use crate::failure::Failure;
 
@@ -150,13 +150,7 @@ impl ServeArgs {
 impl MemoryArgs {
     /// The one layout of keys and values.
     pub fn kv(&self) -> Result<KvLayout, Failure> {
-        if self.cache_type_k == self.cache_type_v {
-            return Ok(self.cache_type_k.into());
-        }
-        Err(Failure::Usage(format!(
-            "-ctk is {} and -ctv is {}: keys and values are kept in one layout, so give both flags the same value",
-            self.cache_type_k, self.cache_type_v
-        )))
+        one_layout(self.cache_type_k, self.cache_type_v)
     }
 }
 
