@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_kv::{CacheSpec, PAGE_ROWS, PageSet};
+use muser_kv::{CacheSpec, PAGE_ROWS};
 use muser_model::{Component, Identity};
 use muser_wire::{HandoffPlan, KeyState as WireKeyState, MacKeys, Node, layer_groups};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -90,12 +90,6 @@ impl Shape {
         let layers: Option<Vec<_>> = (0..self.spec.layers().len()).map(range).collect();
         let page_bytes = page(self.spec.layout().page_bytes())?;
         HandoffPlan::new(self.groups.clone(), layers?, page_bytes).ok()
-    }
-
-    /// Whether a cut of so many pages can be gone on from at all.
-    fn is_page_of_prompt(&self, rows: usize, held_pages: usize) -> bool {
-        let whole = self.spec.pages_at(0, rows, PageSet::Window).end;
-        held_pages <= whole && held_pages * PAGE_ROWS <= rows
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use muser_engine::SamplingSettings;
 use muser_engine::engine::{Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{Answer, EngineHost, News, Refused, What};
-use muser_kv::names_of;
+use muser_kv::{PAGE_ROWS, names_of};
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, RefuseCode, Request, Sender, SenderEvent, SenderSettings,
 };
@@ -225,7 +225,7 @@ impl Producer {
         if rows > self.settings.context as usize {
             return refuse(RefuseCode::TooLong, format!("{rows} rows, {} are the most", self.settings.context));
         }
-        if !self.shape.is_page_of_prompt(rows, held_pages) {
+        if held_pages > rows / PAGE_ROWS {
             return refuse(RefuseCode::StaleClaim, format!("{held_pages} pages are not of {rows} rows"));
         }
         if let Some(last) = held_pages.checked_sub(1) {
