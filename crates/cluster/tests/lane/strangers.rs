@@ -113,12 +113,16 @@ async fn another_protocol_and_none_are_refused() {
 async fn bytes_that_are_not_tls_are_refused() {
     let producer = Cluster::new().pair().1;
     for bytes in [&b"GET / HTTP/1.1\r\nHost: muser\r\n\r\n"[..], &[0; 64], &[0xff; 20_000]] {
-        let (_, far) = meet_with(producer.acceptor(), |mut tcp| async move {
-            // The acceptor may close before it has taken all.
-            let _ = tcp.write_all(bytes).await;
-            let _ = tcp.read_to_end(&mut Vec::new()).await;
+        let (told, far) = meet_with(producer.acceptor(), |mut tcp| async move {
+            // The acceptor takes what it does not read, so that its alert arrives and no reset.
+            tcp.write_all(bytes).await.unwrap();
+            tcp.shutdown().await.unwrap();
+            let mut told = Vec::new();
+            tcp.read_to_end(&mut told).await.unwrap();
+            told
         })
         .await;
+        assert_eq!(told.first(), Some(&21), "{told:?}");
         assert!(matches!(far, Err(LaneError::Refused(Refusal::NotTls { .. }))), "{far:?}");
     }
 }

@@ -44,7 +44,7 @@ fn every_flipped_bit_is_named_by_the_place_of_its_record() {
 }
 
 #[test]
-fn records_that_were_exchanged_or_taken_out_are_noticed() {
+fn records_that_were_exchanged_taken_out_or_spliced_in_are_noticed() {
     let bytes = ledger_of(4);
     let record = |index: usize| HEADER_BYTES + index * RECORD_BYTES..HEADER_BYTES + (index + 1) * RECORD_BYTES;
     let mut exchanged = bytes.clone();
@@ -54,7 +54,13 @@ fn records_that_were_exchanged_or_taken_out_are_noticed() {
     without.drain(record(1));
     let mut twice = bytes.clone();
     twice.extend_from_slice(&bytes[record(3)]);
-    for (damaged, place) in [(exchanged, 1), (without, 1), (twice, 4)] {
+    // The same place in another history: checksum, index and batch are right, and only the chain tells.
+    let other = Disk::default();
+    let ledger = Ledger::open(other.clone(), 1000).unwrap();
+    (10..14).for_each(|seed| ledger.record(entry(seed)).unwrap());
+    let mut spliced = bytes.clone();
+    spliced[record(1)].copy_from_slice(&other.bytes()[record(1)]);
+    for (damaged, place) in [(exchanged, 1), (without, 1), (twice, 4), (spliced, 1)] {
         let opened = Ledger::open(Disk::holding(&damaged), 1000).map(|_| ());
         let expected = record(place).start;
         let named = matches!(opened, Err(OpenError::Damaged(DamageError::Record { offset })) if offset == expected);
