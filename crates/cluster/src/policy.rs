@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use crate::identity::NodeId;
 
-use rates::Rates;
+use rates::{Rates, Step};
 pub use store::PolicyFileError;
 
 /// Who computes.
@@ -69,7 +69,7 @@ pub struct PolicySettings {
     /// Share of a new observation, above 0 and at most 1. Smaller is steadier, larger is quicker.
     pub weight: f64,
     /// After this time without an observation a place is tried again if it costs at most a quarter more than the cheapest;
-    /// after twice the time, a half more, and so on.
+    /// after each further period, twice as much as that.
     pub retry_every_ms: u64,
     /// How long a producer is left alone after a first failure.
     pub back_off_first_ms: u64,
@@ -178,7 +178,10 @@ impl Policy {
     /// Learns from what a request took. Ends a producer's back-off. Numbers that are not finite or negative are left out.
     pub fn observe(&mut self, observation: &Observation, now_ms: u64) {
         let known = self.places.entry(observation.place).or_default();
-        known.rates.learn(observation, self.settings.weight);
+        // What is old counts for less: as if the new observation had been made once more in each period without one.
+        let age_ms = known.measured_at_ms.map_or(0, |measured_at_ms| now_ms.saturating_sub(measured_at_ms));
+        let times = i32::try_from(age_ms / self.settings.retry_every_ms.max(1)).unwrap_or(i32::MAX).min(60) + 1;
+        known.rates.learn(observation, Step::repeated(self.settings.weight, times));
         (known.measured_at_ms, known.failures, known.usable_from_ms) = (Some(now_ms), 0, 0);
     }
 
@@ -224,7 +227,9 @@ impl Policy {
             let measured = self.places.get(&explanations[index].place)?.measured_at_ms?;
             let age_ms = now_ms.saturating_sub(measured);
             let periods = age_ms / self.settings.retry_every_ms.max(1);
-            let allowed_ms = least_ms * (1.0 + 0.25 * periods as f64);
+            // A quarter more at first, and twice as much after each further period; far above what costs can differ by, it ends.
+            let doublings = i32::try_from(periods.saturating_sub(1)).unwrap_or(i32::MAX).min(60);
+            let allowed_ms = least_ms * 1.25 * 2f64.powi(doublings);
             (index != cheapest && periods > 0 && total_ms <= allowed_ms).then_some((index, age_ms))
         });
         let oldest = due.max_by_key(|(_, age_ms)| *age_ms);

@@ -138,6 +138,40 @@ fn the_crossover_moves_when_the_wire_slows_down_and_when_it_recovers() {
     assert_eq!(chosen(&policy, now_ms), quick.place);
 }
 
+/// A wire that was broken while it was measured looks ten times too dear; nobody would choose it by its cost.
+#[test]
+fn a_producer_that_looks_hopeless_is_tried_again_within_minutes() {
+    let mut random = fastrand::Rng::with_seed(6);
+    let machines = [Machine::local(900.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
+    let broken = Machine { wire_gbit_per_s: Some(0.015), ..machines[1] };
+    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default()), 0);
+    let range = 0..8000;
+    for machine in [machines[0], broken] {
+        policy.observe(&machine.run(&range, &mut random), now_ms);
+    }
+    let place = |policy: &Policy, now_ms| policy.choose(&candidates(&machines, &range), now_ms).unwrap().place;
+    assert_eq!(place(&policy, now_ms), Place::Local);
+    serve(&mut policy, &machines, 240, &mut now_ms, &mut random);
+    assert_eq!(place(&policy, now_ms), Place::Local);
+    serve(&mut policy, &machines, 1000, &mut now_ms, &mut random);
+    assert_eq!(place(&policy, now_ms), machines[1].place);
+}
+
+#[test]
+fn whole_prompts_of_many_lengths_tell_what_deep_positions_cost() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let machine = Machine { depth_for_half: 4000.0, ..Machine::local(900.0) };
+    let mut policy = Policy::new(PolicySettings::default());
+    for _ in 0..2000 {
+        policy.observe(&machine.run(&(0..length(&mut random)), &mut random), 0);
+    }
+    for range in [0..2000, 2048..4096, 4096..8192, 8192..16_384] {
+        let choice = policy.choose(&[machine.candidate(&range)], 0).unwrap();
+        let (expected, truth) = (choice.explanations[0].cost.unwrap().compute_ms, machine.compute_ms(&range));
+        assert!((expected / truth - 1.0).abs() < 0.15, "{range:?}: {expected} ms expected, {truth} ms in truth");
+    }
+}
+
 #[test]
 fn among_several_producers_the_quickest_is_found() {
     for seed in 0..20 {

@@ -8,8 +8,8 @@ use super::{Candidate, Cost, Observation};
 pub(super) const DEPTHS: usize = 11;
 const FIRST_DEPTH: u64 = 256;
 
-/// One observation moves a rate at most by this factor.
-const STEP_MAX: f64 = 2.0;
+/// One observation of a place that is measured often moves a rate at most by this factor.
+const FACTOR_MAX: f64 = 2.0;
 /// Nothing that is measured is below a nanosecond, or above a day.
 const MS_MIN: f64 = 1e-6;
 const MS_MAX: f64 = 86_400_000.0;
@@ -20,6 +20,32 @@ pub(super) struct Rates {
     pub position_ms: [Option<f64>; DEPTHS],
     pub byte_ms: Option<f64>,
     pub fixed_ms: Option<f64>,
+}
+
+/// How far one observation moves what is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    /// Share of the new value.
+    weight: f64,
+    /// No value moves by more than this factor.
+    factor_max: f64,
+}
+
+impl Step {
+    /// The step of an observation that counts several times.
+    pub fn repeated(weight: f64, times: i32) -> Self {
+        Self { weight: 1.0 - (1.0 - weight).powi(times), factor_max: FACTOR_MAX.powi(times) }
+    }
+
+    /// `new`, or as far towards it from `old` as is allowed.
+    fn limited(self, old: f64, new: f64) -> f64 {
+        new.clamp(old / self.factor_max, old * self.factor_max)
+    }
+
+    /// The old value moved towards the new one; or the new one alone.
+    fn moved(self, old: Option<f64>, new: f64) -> f64 {
+        old.map_or(new, |old| self.limited(old, old + self.weight * (new - old)))
+    }
 }
 
 impl Rates {
@@ -37,26 +63,26 @@ impl Rates {
     }
 
     /// Takes up an observation, as far as its numbers make sense.
-    pub fn learn(&mut self, seen: &Observation, weight: f64) {
+    pub fn learn(&mut self, seen: &Observation, step: Step) {
         let (compute_ms, wire_ms) = (bounded(seen.compute_ms), bounded(seen.wire_ms));
         if let Some(compute_ms) = compute_ms {
-            self.learn_positions(&seen.compute, compute_ms, weight);
+            self.learn_positions(&seen.compute, compute_ms, step);
         }
         if let Some(wire_ms) = wire_ms.filter(|_| seen.wire_bytes > 0) {
             let byte_ms = (wire_ms / seen.wire_bytes as f64).max(f64::MIN_POSITIVE);
-            self.byte_ms = Some(moved(self.byte_ms, byte_ms, weight));
+            self.byte_ms = Some(step.moved(self.byte_ms, byte_ms));
         }
         if let (Some(compute_ms), Some(wire_ms), Some(total_ms), Some(queue_ms)) =
             (compute_ms, wire_ms, bounded(seen.total_ms), bounded(seen.queue_ms))
         {
             let fixed_ms = (total_ms - queue_ms - compute_ms.max(wire_ms)).max(MS_MIN);
-            self.fixed_ms = Some(moved(self.fixed_ms, fixed_ms, weight));
+            self.fixed_ms = Some(step.moved(self.fixed_ms, fixed_ms));
         }
     }
 
     /// Spreads an observed time over the depths that it went through: each is moved by as much as it took part (the normalised
     /// least-mean-squares rule), so that requests of different lengths tell the depths apart.
-    fn learn_positions(&mut self, range: &Range<u64>, compute_ms: f64, weight: f64) {
+    fn learn_positions(&mut self, range: &Range<u64>, compute_ms: f64, step: Step) {
         let counts = per_depth(range);
         let positions: f64 = counts.iter().sum();
         if positions == 0.0 {
@@ -69,8 +95,8 @@ impl Rates {
         let squares: f64 = counts.iter().map(|count| count * count).sum();
         for (depth, (count, position_ms)) in counts.into_iter().zip(estimated).enumerate() {
             if count > 0.0 {
-                let target = position_ms + weight * (compute_ms - expected_ms) * count / squares;
-                self.position_ms[depth] = Some(target.clamp(position_ms / STEP_MAX, position_ms * STEP_MAX));
+                let target = position_ms + step.weight * (compute_ms - expected_ms) * count / squares;
+                self.position_ms[depth] = Some(step.limited(position_ms, target));
             }
         }
     }
@@ -103,11 +129,6 @@ fn per_depth(range: &Range<u64>) -> [f64; DEPTHS] {
         let end = if depth + 1 == DEPTHS { u64::MAX } else { FIRST_DEPTH << depth };
         range.end.min(end).saturating_sub(range.start.max(begin)) as f64
     })
-}
-
-/// The old value moved towards the new one by its share, within a bounded step; or the new one alone.
-fn moved(old: Option<f64>, new: f64, weight: f64) -> f64 {
-    old.map_or(new, |old| (old + weight * (new - old)).clamp(old / STEP_MAX, old * STEP_MAX))
 }
 
 /// The number if it can be a time.
