@@ -464,7 +464,6 @@ impl Receiver {
     fn on_commit(&mut self, commit: &Commit, now_ms: u64) -> Result<(), Failure> {
         let Some(handoff) = &self.handoff else { return Ok(()) };
         let (Some(arrivals), Some(accept)) = (&handoff.arrivals, &handoff.accept) else { return Ok(()) };
-        check_time(handoff.expires_at_ms, now_ms)?;
         arrivals.check(commit, handoff.request.key_id, &self.settings.keys)?;
         self.events.push_back(ReceiverEvent::Complete(Stats {
             rows: accept.rows,

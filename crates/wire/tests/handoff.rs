@@ -4,8 +4,8 @@ mod common;
 
 use common::{Scene, Seen, keys, node, receiver_settings, sender_settings};
 use muser_wire::{
-    Failure, FrameHeader, FrameKind, KeyError, KeyState, Limits, Receiver, ReceiverSettings, Sender, SenderEvent,
-    write_frame,
+    Accept, Commit, Failure, FrameHeader, FrameKind, KeyError, KeyState, Limits, Manifest, Message, Pages, Receiver,
+    ReceiverSettings, Sender, SenderEvent, write_frame,
 };
 
 /// A scene and the bytes that its sender sent.
@@ -124,14 +124,14 @@ fn a_stream_cut_at_any_byte_is_never_complete() {
 
 #[test]
 fn frames_that_are_missing_repeated_or_exchanged_are_never_complete() {
+    let mut out_of_order = 0;
     for seed in 20..60 {
         let (scene, stream) = recorded(seed);
         let frames = frames(&stream);
-        let refuse = |frames: Vec<Vec<u8>>, what: &str| {
-            assert_refused(
-                &replay(&scene, receiver_settings(&scene), &frames.concat(), seed),
-                &format!("{seed} {what}"),
-            )
+        let mut refuse = |frames: Vec<Vec<u8>>, what: &str| {
+            let seen = replay(&scene, receiver_settings(&scene), &frames.concat(), seed);
+            let failure = assert_refused(&seen, &format!("{seed} {what}"));
+            out_of_order += u32::from(matches!(failure, Failure::Sequence { .. }));
         };
         for index in 0..frames.len() {
             if kind(&frames[index]) == FrameKind::Progress {
@@ -152,6 +152,54 @@ fn frames_that_are_missing_repeated_or_exchanged_are_never_complete() {
             }
         }
     }
+    assert!(out_of_order > 100, "only {out_of_order} pages frames were found out of order");
+}
+
+#[test]
+fn a_well_signed_commit_before_all_pages_is_never_complete() {
+    let (scene, stream) = recorded(7);
+    let frames = frames(&stream);
+    let accept = |frame: &Vec<u8>| kind(frame) == FrameKind::Accept;
+    let body = &frames[frames.iter().position(accept).unwrap()][24..];
+    let accept = Accept {
+        handoff: scene.request.handoff,
+        nonce: body[16..48].try_into().unwrap(),
+        first_page: scene.first_page,
+        rows: u32::try_from(scene.request.tokens.len()).unwrap(),
+        page_count: scene.plan.page_count(),
+        payload_bytes: scene.plan.payload_bytes(),
+        reused_rows: 0,
+    };
+    // A sender that has the key, but leaves its last frame of pages out.
+    let last = frames.iter().rposition(|frame| kind(frame) == FrameKind::Pages).unwrap();
+    let left_out = [&frames[..last], &frames[last + 1..frames.len() - 1]].concat();
+    let mut manifest = Manifest::new(&scene.request, &accept, &node(1), &node(2));
+    for frame in left_out.iter().filter(|frame| kind(frame) == FrameKind::Pages) {
+        let body = &frame[24..frame.len() - 32];
+        manifest.add(&blake3::hash(body), stored_bytes(body));
+    }
+    let mut signed = left_out.concat();
+    Message::Commit(Commit {
+        handoff: scene.request.handoff,
+        frames: manifest.frames(),
+        stored_bytes: manifest.stored_bytes(),
+        root: manifest.root(),
+        mac: manifest.mac(&[9; 32]),
+    })
+    .write_frame(&mut signed);
+    let failure = assert_refused(&replay(&scene, receiver_settings(&scene), &signed, 7), "incomplete");
+    assert!(matches!(failure, Failure::Incomplete { .. }), "{failure:?}");
+}
+
+/// Bytes of the pages in a `Pages` body.
+fn stored_bytes(body: &[u8]) -> u64 {
+    let (mut at, mut sum) = (Pages::FIXED_BYTES, 0);
+    while at < body.len() {
+        let stored = u32::from_le_bytes(body[at + 4..at + 8].try_into().unwrap());
+        sum += u64::from(stored);
+        at += Pages::ENTRY_BYTES + stored as usize;
+    }
+    sum
 }
 
 #[test]
