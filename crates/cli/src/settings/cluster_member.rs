@@ -77,7 +77,8 @@ pub struct ProducerArgs {
     /// This machine's folder of the cluster: its certificate, keys and ledger.
     #[arg(long, value_name = "FOLDER", requires = "producer")]
     pub cluster: Option<PathBuf>,
-    /// Producer to ask for long prompts. May be given several times; the first that helps is used.
+    /// Producer to ask for long prompts. May be given several times; the first that helps is used. Pages that come take as
+    /// much memory again as --kv-memory says.
     #[arg(long, value_name = "ADDRESS", requires = "cluster")]
     pub producer: Vec<Address>,
     /// Producers are asked when so many tokens of a prompt are not held here.
