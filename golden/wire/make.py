@@ -53,22 +53,23 @@ prompt = blake3(b"".join(struct.pack("<I", token) for token in TOKENS)).digest()
 binding = RECEIVER[48:] + struct.pack("<I", 9) + NONCE + SENDER_NONCE + HANDOFF + RECEIVER[:16] + SENDER[:16]
 binding += RECEIVER[16:48] + SENDER[16:48] + prompt + struct.pack("<IIII", 3, 4, 60000, 1)
 assert len(binding) == 388
-root = blake3(binding, derive_key_context="muser 2026 handoff manifest v2").digest()
+root = blake3(binding, derive_key_context="muser 2026 handoff manifest v3").digest()
 root = blake3(root + blake3(pages).digest() + struct.pack("<Q", 0)).digest()
-mac = blake3(root + struct.pack("<QQ", 1, 64 + len(PACKED)), key=KEY).digest()
+TIMES = struct.pack("<5Q", 0x1112131415, 0x2122232425, 0x3132333435, 0xFFFFFFFFFFFFFFFF, 0x4142434445)
+mac = blake3(root + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES, key=KEY).digest()
 
 detail = "zu viel los: übermorgen".encode()
 request = HANDOFF + struct.pack("<I", 9) + NONCE + struct.pack("<III", 60000, 3, 4) + HELD
 request += struct.pack("<IB", 3, 7) + struct.pack("<3I", *TOKENS)
 frames = {
-    "hello": frame(1, struct.pack("<HH", 2, 3) + RECEIVER + struct.pack("<I", 1 << 20)),
-    "hello_ack": frame(2, struct.pack("<H", 2) + SENDER + struct.pack("<III", 8, 1, 1 << 21)),
+    "hello": frame(1, struct.pack("<HH", 3, 4) + RECEIVER + struct.pack("<I", 1 << 20)),
+    "hello_ack": frame(2, struct.pack("<H", 3) + SENDER + struct.pack("<III", 8, 1, 1 << 21)),
     "refuse": frame(3, HANDOFF + struct.pack("<HBIB", 2, 5, 1234, len(detail)) + detail),
     "request": frame(4, request),
     "accept": frame(5, HANDOFF + SENDER_NONCE + struct.pack("<IIQQI", 4, 3, 2, 128, 1)),
     "pages": frame(6, pages),
     "progress": frame(7, HANDOFF + struct.pack("<II", 2, 3)),
-    "commit": frame(8, HANDOFF + struct.pack("<QQ", 1, 64 + len(PACKED)) + root + mac),
+    "commit": frame(8, HANDOFF + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES + root + mac),
     "installed": frame(9, HANDOFF),
     "cancel": frame(10, HANDOFF + struct.pack("<H", 2)),
     "ping": frame(11, struct.pack("<Q", 0x0102030405060708)),

@@ -88,7 +88,7 @@ impl Arrivals {
         if !counted || commit.root != self.manifest.root() {
             return Err(Failure::Manifest { frames: commit.frames, stored_bytes: commit.stored_bytes });
         }
-        if commit.mac != self.manifest.mac(keys.to_serve(key_id)?) {
+        if commit.mac != self.manifest.mac(keys.to_serve(key_id)?, &commit.times) {
             return Err(Failure::Mac(key_id));
         }
         Ok(())

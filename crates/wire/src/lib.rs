@@ -41,7 +41,7 @@ pub use reader::{Frame, FrameReader, write_frame};
 pub use receiver::{Receiver, ReceiverEvent, ReceiverSettings, RequestError, Stats};
 pub use refuse::{Cancel, CancelReason, Refuse, RefuseCode};
 pub use sender::{Acceptance, Sender, SenderEvent, SenderSettings};
-pub use transfer::{Accept, Commit, Pages, Progress, Request};
+pub use transfer::{Accept, Commit, Pages, Progress, Request, SenderTimes};
 
 /// Names a handoff; drawn at random by the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::hello::Node;
-use crate::transfer::{Accept, Request};
+use crate::transfer::{Accept, Request, SenderTimes};
 
 /// The chain over the binding of a handoff and the digests of its `Pages` frames, in order.
 ///
-/// Root 0 is BLAKE3 in key-derivation mode, with the context string `muser 2026 handoff manifest v2`, over:
+/// Root 0 is BLAKE3 in key-derivation mode, with the context string `muser 2026 handoff manifest v3`, over:
 ///
 /// | byte | field             | meaning                                               |
 /// |------|-------------------|-------------------------------------------------------|
@@ -27,7 +27,7 @@ use crate::transfer::{Accept, Request};
 /// | 384  | reused_rows       | `u32`                                                 |
 ///
 /// Root k + 1 is BLAKE3 over root k, the body digest of frame k, and k as `u64`. The MAC is BLAKE3 keyed with the key of
-/// that id over the last root, the number of frames and the stored bytes, `u64` each.
+/// that id over the last root, the number of frames and the stored bytes, `u64` each, and the [`SenderTimes`].
 #[derive(Clone, Debug)]
 pub struct Manifest {
     root: blake3::Hash,
@@ -73,7 +73,7 @@ impl Manifest {
         for token in &request.tokens {
             prompt.update(&token.to_le_bytes());
         }
-        let mut binding = blake3::Hasher::new_derive_key("muser 2026 handoff manifest v2");
+        let mut binding = blake3::Hasher::new_derive_key("muser 2026 handoff manifest v3");
         binding.update(receiver.identity.0.as_flattened());
         binding.update(&request.key_id.to_le_bytes());
         binding.update(&request.nonce).update(&accept.nonce).update(&request.handoff.0);
@@ -111,11 +111,11 @@ impl Manifest {
         self.stored_bytes
     }
 
-    /// The MAC over the frames so far. Comparing two takes the same time wherever they differ.
-    pub fn mac(&self, key: &[u8; 32]) -> blake3::Hash {
+    /// The MAC over the frames so far and the sender's times. Comparing two takes the same time wherever they differ.
+    pub fn mac(&self, key: &[u8; 32], times: &SenderTimes) -> blake3::Hash {
         let mut mac = blake3::Hasher::new_keyed(key);
         mac.update(self.root.as_bytes());
-        mac.update(&self.frames.to_le_bytes()).update(&self.stored_bytes.to_le_bytes());
+        mac.update(&self.frames.to_le_bytes()).update(&self.stored_bytes.to_le_bytes()).update(&times.to_bytes());
         mac.finalize()
     }
 }

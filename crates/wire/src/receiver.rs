@@ -23,7 +23,7 @@ use crate::manifest::{KeyError, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
 use crate::refuse::{Cancel, CancelReason, Refuse};
-use crate::transfer::{Accept, Commit, Progress, Request};
+use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 
 /// What a receiver is told once.
 #[derive(Clone, Debug)]
@@ -86,6 +86,8 @@ pub struct Stats {
     pub frames: u64,
     /// From the request to the commit.
     pub elapsed_ms: u64,
+    /// Where the sender says its time went.
+    pub times: SenderTimes,
 }
 
 /// Why a call was refused; nothing has changed, except that [`RequestError::Plan`] ended the connection.
@@ -473,6 +475,7 @@ impl Receiver {
             stored_bytes: arrivals.manifest().stored_bytes(),
             frames: arrivals.manifest().frames(),
             elapsed_ms: now_ms.saturating_sub(handoff.requested_ms),
+            times: commit.times,
         }));
         self.state = State::Complete;
         Ok(())

@@ -21,7 +21,7 @@ use crate::manifest::{KeyError, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
 use crate::refuse::{Cancel, CancelReason, Refuse, RefuseCode};
-use crate::transfer::{Accept, Commit, Progress, Request};
+use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 
 /// What a sender is told once.
 #[derive(Clone, Debug)]
@@ -214,11 +214,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Signs what was sent: every page of the plan.
+    /// Signs what was sent, every page of the plan, and where the time went. Times of sending are true once
+    /// [`Sender::output`] is empty and with the kernel.
     ///
     /// # Errors
     /// [`SendError::State`], [`SendError::Incomplete`], or [`SendError::Key`].
-    pub fn commit(&mut self, now_ms: u64) -> Result<(), SendError> {
+    pub fn commit(&mut self, times: SenderTimes, now_ms: u64) -> Result<(), SendError> {
         let work = self.handoff.as_ref().and_then(|handoff| Some((&handoff.request, handoff.work.as_ref()?)));
         let (Some((request, work)), State::Sending) = (work, self.state) else {
             return Err(SendError::State(self.state.name()));
@@ -230,8 +231,8 @@ impl Sender {
             (work.manifest().frames(), work.manifest().stored_bytes(), work.manifest().root());
         match self.settings.keys.to_serve(request.key_id) {
             Ok(key) => {
-                let (handoff, mac) = (request.handoff, work.manifest().mac(key));
-                self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, root, mac }));
+                let (handoff, mac) = (request.handoff, work.manifest().mac(key, &times));
+                self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, root, mac }));
                 (self.state, self.link.moved_ms) = (State::Committed, now_ms);
                 Ok(())
             }

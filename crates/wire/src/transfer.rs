@@ -129,8 +129,9 @@ pub struct Progress {
 /// | 0    | handoff      | 16 bytes                                             |
 /// | 16   | frames       | `u64`, `Pages` frames sent                           |
 /// | 24   | stored_bytes | `u64`, bytes of their pages as stored in the frames  |
-/// | 32   | root         | 32 bytes, see [`Manifest`](crate::Manifest)          |
-/// | 64   | mac          | 32 bytes, see [`Manifest`](crate::Manifest)          |
+/// | 32   | times        | 40 bytes, see [`SenderTimes`]                        |
+/// | 72   | root         | 32 bytes, see [`Manifest`](crate::Manifest)          |
+/// | 104  | mac          | 32 bytes, see [`Manifest`](crate::Manifest)          |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The handoff.
@@ -139,10 +140,60 @@ pub struct Commit {
     pub frames: u64,
     /// Bytes of their pages, as stored in the frames.
     pub stored_bytes: u64,
+    /// Where the sender's time went.
+    pub times: SenderTimes,
     /// The manifest's root.
     pub root: blake3::Hash,
     /// The manifest's MAC.
     pub mac: blake3::Hash,
+}
+
+/// Where a sender's time went, in microseconds. Computing and sending overlap. A kernel tells of its sending in ticks of
+/// some milliseconds, so that a short `send_busy_us` says little.
+///
+/// | byte | field        | meaning                                                                             |
+/// |------|--------------|-------------------------------------------------------------------------------------|
+/// | 0    | queue_us     | `u64`, from the request to the beginning of its computation                         |
+/// | 8    | compute_us   | `u64`, from there to the last row                                                   |
+/// | 16   | pack_us      | `u64`, making frames of pages: packing, copying, digests                            |
+/// | 24   | send_busy_us | `u64`, part of `send_wall_us`: the kernel was sending; `u64::MAX` if it does not tell |
+/// | 32   | send_wall_us | `u64`, from the first page's hand-over to the kernel to that of the last page's end |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderTimes {
+    /// From the request to the beginning of its computation.
+    pub queue_us: u64,
+    /// From there to the last row.
+    pub compute_us: u64,
+    /// Making frames of pages: packing, copying, digests.
+    pub pack_us: u64,
+    /// The part of `send_wall_us` in which the kernel was sending; [`SenderTimes::NOT_TOLD`] if it does not tell.
+    pub send_busy_us: u64,
+    /// From the first page's hand-over to the kernel to that of the last page's end.
+    pub send_wall_us: u64,
+}
+
+impl SenderTimes {
+    /// In `send_busy_us`: the kernel does not tell.
+    pub const NOT_TOLD: u64 = u64::MAX;
+
+    pub(crate) fn to_bytes(self) -> [u8; 40] {
+        let Self { queue_us, compute_us, pack_us, send_busy_us, send_wall_us } = self;
+        let mut bytes = [0; 40];
+        for (to, time) in bytes.chunks_exact_mut(8).zip([queue_us, compute_us, pack_us, send_busy_us, send_wall_us]) {
+            to.copy_from_slice(&time.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, BodyError> {
+        Ok(Self {
+            queue_us: fields.u64()?,
+            compute_us: fields.u64()?,
+            pack_us: fields.u64()?,
+            send_busy_us: fields.u64()?,
+            send_wall_us: fields.u64()?,
+        })
+    }
 }
 
 impl Request {
@@ -250,6 +301,7 @@ impl Commit {
         out.extend_from_slice(&self.handoff.0);
         out.extend_from_slice(&self.frames.to_le_bytes());
         out.extend_from_slice(&self.stored_bytes.to_le_bytes());
+        out.extend_from_slice(&self.times.to_bytes());
         out.extend_from_slice(self.root.as_bytes());
         out.extend_from_slice(self.mac.as_bytes());
     }
@@ -260,6 +312,7 @@ impl Commit {
             handoff: HandoffId(fields.array()?),
             frames: fields.u64()?,
             stored_bytes: fields.u64()?,
+            times: SenderTimes::read(&mut fields)?,
             root: blake3::Hash::from_bytes(fields.array()?),
             mac: blake3::Hash::from_bytes(fields.array()?),
         };

@@ -3,7 +3,7 @@
 use muser_wire::{
     Accept, Cancel, CancelReason, Codecs, Commit, Component, Frame, FrameError, FrameReader, HandoffId, HandoffPlan,
     Hello, HelloAck, Identity, Limits, Manifest, Message, Node, PagePacker, Pages, Progress, Refuse, RefuseCode,
-    Request, write_frame,
+    Request, SenderTimes, write_frame,
 };
 
 const LIMITS: Limits = Limits { request_bytes_max: 1 << 12, pages_bytes_max: 1 << 12 };
@@ -65,6 +65,14 @@ const ACCEPT: Accept = Accept {
     reused_rows: 1,
 };
 
+const TIMES: SenderTimes = SenderTimes {
+    queue_us: 0x11_1213_1415,
+    compute_us: 0x21_2223_2425,
+    pack_us: 0x31_3233_3435,
+    send_busy_us: SenderTimes::NOT_TOLD,
+    send_wall_us: 0x41_4243_4445,
+};
+
 /// The messages of the script, in its order; `entries` are those of the `Pages` frame.
 fn messages(entries: &[u8]) -> Vec<Message<'_>> {
     let pages = Pages { handoff: HANDOFF, sequence: 0, group: 1, first_page: 4, page_count: 2, entries };
@@ -73,9 +81,9 @@ fn messages(entries: &[u8]) -> Vec<Message<'_>> {
     let detail = "zu viel los: übermorgen";
     let refuse = Refuse::new(HANDOFF, RefuseCode::Identity, detail);
     vec![
-        Message::Hello(Hello { version_min: 2, version_max: 3, node: receiver(), frame_bytes_max: 1 << 20 }),
+        Message::Hello(Hello { version_min: 3, version_max: 4, node: receiver(), frame_bytes_max: 1 << 20 }),
         Message::HelloAck(HelloAck {
-            version: 2,
+            version: 3,
             node: sender(),
             concurrent_max: 8,
             codecs: Codecs::NONE_ONLY,
@@ -90,8 +98,9 @@ fn messages(entries: &[u8]) -> Vec<Message<'_>> {
             handoff: HANDOFF,
             frames: manifest.frames(),
             stored_bytes: manifest.stored_bytes(),
+            times: TIMES,
             root: manifest.root(),
-            mac: manifest.mac(&run(0x30)),
+            mac: manifest.mac(&run(0x30), &TIMES),
         }),
         Message::Installed(HANDOFF),
         Message::Cancel(Cancel { handoff: HANDOFF, reason: CancelReason::Superseded }),

@@ -109,6 +109,7 @@ fn every_page_arrives_once_and_to_the_bit_however_the_bytes_are_cut() {
         assert!(seen.pages == scene.pages, "seed {seed}");
         assert_eq!((stats.pages, stats.payload_bytes), (scene.plan.page_count(), scene.plan.payload_bytes()));
         assert!(stats.stored_bytes <= stats.payload_bytes, "seed {seed}");
+        assert_eq!(stats.times, common::TIMES, "seed {seed}");
         assert_eq!(seen, replay(&scene, receiver_settings(&scene), &stream, seed + 1), "seed {seed}");
     }
 }
@@ -183,8 +184,9 @@ fn a_well_signed_commit_before_all_pages_is_never_complete() {
         handoff: scene.request.handoff,
         frames: manifest.frames(),
         stored_bytes: manifest.stored_bytes(),
+        times: common::TIMES,
         root: manifest.root(),
-        mac: manifest.mac(&[9; 32]),
+        mac: manifest.mac(&[9; 32], &common::TIMES),
     })
     .write_frame(&mut signed);
     let failure = assert_refused(&replay(&scene, receiver_settings(&scene), &signed, 7), "incomplete");
@@ -225,6 +227,9 @@ fn a_byte_changed_under_a_valid_digest_is_caught_at_the_commit_at_last() {
                 let failure =
                     assert_refused(&replay(&scene, receiver_settings(&scene), &altered.concat(), seed), &what);
                 at_commit += u32::from(matches!(failure, Failure::Manifest { .. }));
+                if kind(frame) == FrameKind::Commit && (32..72).contains(&at) {
+                    assert!(matches!(failure, Failure::Mac(_)), "{what}: {failure:?}");
+                }
             }
         }
         assert!(at_commit > 100, "seed {seed}: only {at_commit} changes reached the commit");

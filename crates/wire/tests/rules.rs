@@ -250,7 +250,7 @@ fn a_wrong_page_a_repeated_page_and_an_early_commit_are_refused_and_send_nothing
     let first = scene.plan.frames(0, 0..u32::MAX, sender.frame_bytes_max()).swap_remove(0);
     assert!(matches!(sender.send_pages(0, first, |_, _| &[]), Err(SendError::PageLength { got: 0, .. })));
     assert!(matches!(sender.send_pages(99, 0..9, |_, _| &[]), Err(SendError::NothingPlanned { group: 99, .. })));
-    assert_eq!(sender.commit(0), Err(SendError::Incomplete(scene.plan.page_count())));
+    assert_eq!(sender.commit(common::TIMES, 0), Err(SendError::Incomplete(scene.plan.page_count())));
     assert_eq!(sender.output().len(), before);
     send_first(&scene, &mut sender);
     let first = scene.plan.frames(0, 0..u32::MAX, sender.frame_bytes_max()).swap_remove(0);

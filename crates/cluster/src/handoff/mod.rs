@@ -1,10 +1,15 @@
 //! Handoffs between two machines: pages that one computes and the other goes on with.
 //!
 //! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
-//! sends, `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
+//! sends, by a `session` on each lane, and keeps the `timeline` of each handoff; `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
 
 mod producer;
 mod remote;
+mod session;
+#[cfg_attr(target_os = "linux", path = "socket_linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "socket_other.rs")]
+mod socket;
+mod timeline;
 
 use std::io;
 use std::sync::Arc;

@@ -25,6 +25,14 @@ fn answers_have_the_bits_of_local_ones_in_both_layouts_whatever_is_held() {
                 assert!(tokens == expected, "{kv:?}, {length} tokens: other bits");
                 assert_eq!((handoff.stats.rows as usize, handoff.producer.as_str()), (length - 1, "producer"));
                 assert!(handoff.held_pages <= (length - 1) / 64);
+                let (times, elapsed) = (handoff.stats.times, handoff.elapsed.as_micros());
+                assert!(times.compute_us > 0, "{times:?}");
+                assert_eq!(times.pack_us > 0, handoff.stats.pages > 0, "{times:?}");
+                assert!(u128::from(times.queue_us + times.compute_us) <= elapsed, "{times:?} of {elapsed} us");
+                assert!(u128::from(times.send_wall_us) <= elapsed, "{times:?} of {elapsed} us");
+                if cfg!(target_os = "linux") {
+                    assert!(times.send_busy_us <= times.send_wall_us, "{times:?}");
+                }
                 held_pages += handoff.held_pages;
             }
             // What an earlier prompt left here was not sent again.

@@ -116,6 +116,7 @@ fn a_producer_that_is_busy_for_longer_than_the_stall_limit_is_not_taken_for_dead
         };
         let (brought, still_busy) = tokio::join!(bringing, leaving);
         assert_eq!(still_busy, 4, "the engine was free too soon for this to show anything");
-        brought.unwrap();
+        let queue_us = brought.unwrap().stats.times.queue_us;
+        assert!(u128::from(queue_us) > limit.as_micros(), "the producer tells of {queue_us} us in its queue");
     });
 }

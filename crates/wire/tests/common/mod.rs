@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use muser_wire::{
     Acceptance, Codecs, Failure, HandoffId, HandoffPlan, HelloAck, Identity, KeyState, MacKeys, Node, Receiver,
-    ReceiverEvent, ReceiverSettings, Request, Sender, SenderSettings, Stats, layer_groups,
+    ReceiverEvent, ReceiverSettings, Request, Sender, SenderSettings, SenderTimes, Stats, layer_groups,
 };
 
 pub const KEY_ID: u32 = 4;
+/// What every sender says of its time.
+pub const TIMES: SenderTimes =
+    SenderTimes { queue_us: 1, compute_us: 20_000, pack_us: 300, send_busy_us: 4000, send_wall_us: 50_000 };
 pub type PageBytes = BTreeMap<(u16, u32), Vec<u8>>;
 
 /// What one handoff moves.
@@ -111,7 +114,7 @@ impl Scene {
             }
             sent(sender);
         }
-        sender.commit(0).unwrap();
+        sender.commit(TIMES, 0).unwrap();
         sent(sender);
     }
 

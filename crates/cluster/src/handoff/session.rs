@@ -1,0 +1,260 @@
+//! One lane of a producer: its state machine, the handoff under way, and the bytes in both directions.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use muser_engine::engine::ReadyPage;
+use muser_host::{Answer, News, What};
+use muser_wire::{Acceptance, CancelReason, HandoffPlan, RefuseCode, Sender, SenderEvent};
+use tokio::io::{AsyncReadExt, split};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::interval;
+
+use super::producer::Producer;
+use super::timeline::Timeline;
+use super::{Clock, push, socket};
+use crate::lane::Lane;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 << 10;
+/// How often time is looked at while nothing happens.
+const TICK: Duration = Duration::from_millis(500);
+/// A refused receiver may try again after this.
+const RETRY_MS: u32 = 1000;
+
+/// A lane, and what goes on there.
+pub(super) struct Session<'a> {
+    producer: &'a Producer,
+    lane: Lane,
+    clock: Clock,
+    sender: Sender,
+    work: Option<Work>,
+    /// Whether bytes were written that may not be with the kernel yet.
+    unflushed: bool,
+}
+
+/// A handoff under way.
+pub(super) struct Work {
+    answer: Answer,
+    plan: HandoffPlan,
+    held_pages: u32,
+    nonce: [u8; 32],
+    timeline: Timeline,
+    /// Whether the receiver was told that it is accepted: not before the engine has begun.
+    accepted: bool,
+    /// What is still to be said to the receiver.
+    outbox: VecDeque<Outgoing>,
+    /// Whether the engine has said its last word.
+    computed: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Something to say to the receiver, once there is room for it.
+enum Outgoing {
+    /// A frame of pages of a layer group, out of those that were completed together.
+    Pages(u8, Range<u32>, Arc<[ReadyPage]>),
+    /// How many rows are computed.
+    Progress(u32),
+    /// Everything was sent. Said when the kernel has what comes before it, so that its times are true.
+    Commit,
+}
+
+/// What a lane's loop waits for.
+enum Happened {
+    Read(io::Result<usize>),
+    Pushed(io::Result<usize>),
+    News(Option<News>),
+    Tick,
+}
+
+impl<'a> Session<'a> {
+    /// A lane on which nothing was said yet.
+    pub(super) fn new(producer: &'a Producer, lane: Lane) -> Self {
+        let clock = Clock::start();
+        let sender = Sender::new(producer.sender_settings(), clock.now_ms());
+        Self { producer, lane, clock, sender, work: None, unflushed: false }
+    }
+
+    /// The lane to its end. Whatever is under way then is given up.
+    pub(super) async fn run(mut self) {
+        let (mut buffer, mut unread, mut tick) = (vec![0; READ_BYTES], Vec::new(), interval(TICK));
+        loop {
+            let taken = self.sender.take_bytes(&unread, self.clock.now_ms());
+            unread.drain(..taken);
+            while let Some(event) = self.sender.poll_event() {
+                self.hear(event).await;
+            }
+            self.say();
+            if self.sender.is_closed() && self.has_kernel_all() {
+                return;
+            }
+            let happened = {
+                let (mut reading, mut writing) = split(&mut self.lane);
+                let output = self.sender.output();
+                tokio::select! {
+                    read = reading.read(&mut buffer), if !self.sender.is_closed() => Happened::Read(read),
+                    pushed = push(&mut writing, output), if !output.is_empty() || self.unflushed => {
+                        Happened::Pushed(pushed)
+                    }
+                    news = next_news(&mut self.work) => Happened::News(news),
+                    _ = tick.tick() => Happened::Tick,
+                }
+            };
+            match happened {
+                Happened::Read(Ok(bytes)) if bytes > 0 => unread.extend_from_slice(&buffer[..bytes]),
+                Happened::Pushed(Ok(bytes)) => {
+                    self.sender.output_sent(bytes, self.clock.now_ms());
+                    self.unflushed = bytes > 0;
+                }
+                // The peer has left, and everything with it.
+                Happened::Read(_) | Happened::Pushed(Err(_)) => return,
+                Happened::News(news) => self.tell(news),
+                Happened::Tick => {
+                    self.sender.tick(self.clock.now_ms());
+                    // A long chunk, or a place in the engine's queue, is no silence.
+                    if self.work.is_some() {
+                        self.sender.ping(0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether everything that was said is with the kernel.
+    fn has_kernel_all(&self) -> bool {
+        self.sender.output().is_empty() && !self.unflushed
+    }
+
+    /// What the receiver says.
+    async fn hear(&mut self, event: SenderEvent) {
+        match event {
+            SenderEvent::Request(request) => match self.producer.begin(&request).await {
+                Ok(begun) => self.work = Some(begun),
+                Err((code, detail)) => {
+                    let retry_ms = if code == RefuseCode::Busy { RETRY_MS } else { 0 };
+                    // The request is the one under way, so it can be refused.
+                    let _ = self.sender.refuse(code, retry_ms, &detail);
+                }
+            },
+            SenderEvent::Installed(_) | SenderEvent::Cancelled(_) | SenderEvent::Failed(_) => self.work = None,
+            SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}
+        }
+    }
+
+    /// What the engine says.
+    fn tell(&mut self, news: Option<News>) {
+        let Some(work) = &mut self.work else { return };
+        match news.map(|news| (news.at, news.what)) {
+            Some((at, What::Started { reused, .. })) => {
+                work.timeline.started(at);
+                let acceptance = Acceptance {
+                    nonce: work.nonce,
+                    first_page: work.held_pages,
+                    reused_rows: u32::try_from(reused).unwrap_or(u32::MAX),
+                    plan: work.plan.clone(),
+                };
+                match self.sender.accept(acceptance, self.clock.now_ms()) {
+                    Ok(()) => work.accepted = true,
+                    Err(_) => self.give_up(),
+                }
+            }
+            Some((_, What::Progress { computed, pages, .. })) => {
+                work.outbox.extend(frames(&work.plan, pages.into(), self.sender.frame_bytes_max()));
+                work.outbox.push_back(Outgoing::Progress(u32::try_from(computed).unwrap_or(u32::MAX)));
+            }
+            Some((at, What::Finished(_))) => {
+                work.timeline.computed(at);
+                work.computed = true;
+                work.outbox.push_back(Outgoing::Commit);
+            }
+            Some((_, What::Token(_))) => {}
+            Some((_, What::Failed(_))) | None => self.give_up(),
+        }
+    }
+
+    /// Says what there is room for.
+    fn say(&mut self) {
+        while let Some(work) = &mut self.work
+            && self.sender.wants_more()
+            && let Some(next) = work.outbox.pop_front()
+        {
+            let said = match next {
+                Outgoing::Commit if self.unflushed || !self.sender.output().is_empty() => {
+                    work.outbox.push_front(Outgoing::Commit);
+                    return;
+                }
+                Outgoing::Commit => {
+                    let times = work.timeline.times(Instant::now(), &socket::kernel_times(&self.lane));
+                    self.sender.commit(times, self.clock.now_ms())
+                }
+                Outgoing::Progress(rows) => self.sender.progress(rows),
+                Outgoing::Pages(group, range, ready) => {
+                    let began = Instant::now();
+                    let said = self.sender.send_pages(group, range, |layer, page| bytes_of(&ready, layer, page));
+                    let now = Instant::now();
+                    work.timeline.packed(now - began, now, || socket::kernel_times(&self.lane));
+                    said
+                }
+            };
+            if said.is_err() {
+                self.give_up();
+            }
+        }
+    }
+
+    /// Ends the handoff under way; the receiver hears of it, and if it cannot, the stall limit ends the lane.
+    fn give_up(&mut self) {
+        if let Some(work) = self.work.take() {
+            let _ = if work.accepted {
+                self.sender.cancel(CancelReason::Internal, self.clock.now_ms())
+            } else {
+                self.sender.refuse(RefuseCode::Internal, 0, "the engine gave up")
+            };
+        }
+    }
+}
+
+impl Work {
+    /// Work that the engine was given.
+    pub(super) fn new(
+        answer: Answer,
+        (plan, held_pages): (HandoffPlan, u32),
+        nonce: [u8; 32],
+        requested: Instant,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let (timeline, outbox) = (Timeline::new(requested), VecDeque::new());
+        Self { answer, plan, held_pages, nonce, timeline, accepted: false, outbox, computed: false, _permit: permit }
+    }
+}
+
+/// The engine's next word on the handoff under way, once its last one was passed on; never, if there is none to wait for.
+async fn next_news(work: &mut Option<Work>) -> Option<News> {
+    match work {
+        Some(work) if !work.computed && work.outbox.is_empty() => work.answer.next().await,
+        _ => pending().await,
+    }
+}
+
+/// The bytes of a page. A page that is not there has none, which is no page: its frame is refused.
+fn bytes_of(ready: &[ReadyPage], layer: u16, page: u32) -> &[u8] {
+    let is_it = |ready: &&ReadyPage| ready.layer == usize::from(layer) && ready.page == page as usize;
+    ready.iter().find(is_it).map_or(&[][..], |ready| ready.bytes.as_ref())
+}
+
+/// The frames for pages that were completed together, group by group.
+fn frames(plan: &HandoffPlan, ready: Arc<[ReadyPage]>, frame_bytes_max: u32) -> Vec<Outgoing> {
+    let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+    let pages = || ready.iter().map(|ready| number(ready.page));
+    let (Some(first), Some(last)) = (pages().min(), pages().max()) else { return Vec::new() };
+    let groups = (0u8..=u8::MAX).take(plan.groups().len());
+    let of_group = |group| {
+        let ranges = plan.frames(group, first..last.saturating_add(1), frame_bytes_max);
+        ranges.into_iter().map(|range| Outgoing::Pages(group, range, Arc::clone(&ready))).collect::<Vec<_>>()
+    };
+    groups.flat_map(of_group).collect()
+}
