@@ -6,6 +6,10 @@
 //! it is; so neither a bad day nor a single blip decides for ever. After a failure a producer is left alone for a stated
 //! time, which doubles with each failure in a row.
 //!
+//! Producers are known by their addresses: an address is what is asked, what can fail, and the way whose wire is measured,
+//! and it is known before anybody has answered there. Whoever answers is [noted](Policy::met), and what was learnt of an
+//! address is forgotten when another node or another model is behind it.
+//!
 //! No clock and no randomness: times are arguments, in ms of any clock that only rises.
 //!
 //! - `rates` learns, `store` keeps what was learnt in a file.
@@ -17,6 +21,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
+use crate::handoff::Address;
 use crate::identity::NodeId;
 
 use rates::{Rates, Step};
@@ -27,8 +32,8 @@ pub use store::PolicyFileError;
 pub enum Place {
     /// This node.
     Local,
-    /// A producer.
-    Producer(NodeId),
+    /// The producer at this address.
+    Producer(Address),
 }
 
 /// What one place would have to do for a request.
@@ -42,6 +47,17 @@ pub struct Candidate {
     pub wire_bytes: u64,
     /// How long it is busy with others, in ms.
     pub queue_ms: f64,
+    /// Whether it may be chosen in order to measure it.
+    pub trial: Trial,
+}
+
+/// Whether a place may be chosen although it is not known to be the cheapest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trial {
+    /// The request tells something about the place.
+    Allowed,
+    /// The request is too short for that, or somebody tries the place already.
+    Barred,
 }
 
 /// What a request took. Times in ms.
@@ -140,11 +156,15 @@ pub struct Choice {
 pub struct Policy {
     settings: PolicySettings,
     places: HashMap<Place, Known>,
+    /// The model and layout that was measured.
+    model: [u8; 32],
 }
 
 #[derive(Debug, Clone, Default)]
 struct Known {
     rates: Rates,
+    /// Who answered there last.
+    node: Option<NodeId>,
     /// `None` if it was measured in another run, or never.
     measured_at_ms: Option<u64>,
     failures: u32,
@@ -159,10 +179,31 @@ impl Default for PolicySettings {
 }
 
 impl Policy {
-    /// A policy that knows nothing yet. A weight out of its range is brought to the nearer end.
-    pub fn new(settings: PolicySettings) -> Self {
+    /// A policy that knows nothing yet about the model with this digest, of its layout too. A weight out of its range is
+    /// brought to the nearer end.
+    pub fn new(settings: PolicySettings, model: [u8; 32]) -> Self {
         let weight = if settings.weight.is_finite() { settings.weight.clamp(0.01, 1.0) } else { 0.25 };
-        Self { settings: PolicySettings { weight, ..settings }, places: HashMap::new() }
+        Self { settings: PolicySettings { weight, ..settings }, places: HashMap::new(), model }
+    }
+
+    /// The digest of the model that was measured.
+    pub fn model(&self) -> [u8; 32] {
+        self.model
+    }
+
+    /// Places that were measured.
+    pub fn measured(&self) -> impl Iterator<Item = Place> + '_ {
+        self.places.iter().filter(|(_, known)| known.rates != Rates::default()).map(|(place, _)| *place)
+    }
+
+    /// Whether the place was measured enough to tell what a request would cost.
+    pub fn knows(&self, place: Place) -> bool {
+        self.places.get(&place).is_some_and(|known| known.rates.fixed_ms.is_some())
+    }
+
+    /// How long the place would compute, if it was measured.
+    pub fn compute_ms(&self, place: Place, range: &Range<u64>) -> Option<f64> {
+        self.places.get(&place)?.rates.compute_ms(range)
     }
 
     /// Chooses among candidates; `None` if there is none that may be used now. Counts nothing: say afterwards what
@@ -170,7 +211,7 @@ impl Policy {
     pub fn choose(&self, candidates: &[Candidate], now_ms: u64) -> Option<Choice> {
         let mut explanations: Vec<Explanation> =
             candidates.iter().map(|candidate| self.explain(candidate, now_ms)).collect();
-        let (chosen, verdict) = self.pick(&explanations, now_ms)?;
+        let (chosen, verdict) = self.pick(candidates, &explanations, now_ms)?;
         explanations[chosen].verdict = verdict;
         Some(Choice { place: explanations[chosen].place, explanations })
     }
@@ -198,6 +239,15 @@ impl Policy {
         known.usable_from_ms
     }
 
+    /// Notes who answered at a producer's address. If that was another node before, what was learnt is forgotten.
+    pub fn met(&mut self, place: Place, node: NodeId) {
+        let known = self.places.entry(place).or_default();
+        if known.node.is_some_and(|before| before != node) {
+            *known = Known::default();
+        }
+        known.node = Some(node);
+    }
+
     /// Forgets a place, for instance a node that was revoked.
     pub fn forget(&mut self, place: Place) {
         self.places.remove(&place);
@@ -215,14 +265,19 @@ impl Policy {
         Explanation { place: candidate.place, cost, verdict }
     }
 
-    /// Place in the list and reason: first whoever was never measured, then whoever is due, then the cheapest.
-    fn pick(&self, explanations: &[Explanation], now_ms: u64) -> Option<(usize, Verdict)> {
+    /// Place in the list and reason: first whoever was never measured, then whoever is due, then the cheapest. Where nobody
+    /// was measured, a first try cannot be helped.
+    fn pick(&self, candidates: &[Candidate], explanations: &[Explanation], now_ms: u64) -> Option<(usize, Verdict)> {
         let usable = || explanations.iter().enumerate().filter(|(_, each)| each.verdict == Verdict::Dearer);
-        if let Some((index, _)) = usable().find(|(_, each)| each.cost.is_none()) {
+        let allowed = |index: usize| candidates[index].trial == Trial::Allowed;
+        let mut unknown = usable().filter(|(_, each)| each.cost.is_none()).map(|(index, _)| index);
+        if let Some(index) = unknown.clone().find(|index| allowed(*index)) {
             return Some((index, Verdict::FirstTry));
         }
         let costs = usable().filter_map(|(index, each)| Some((index, each.cost?.total_ms)));
-        let (cheapest, least_ms) = costs.clone().min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+        let Some((cheapest, least_ms)) = costs.clone().min_by(|(_, one), (_, other)| one.total_cmp(other)) else {
+            return Some((unknown.next()?, Verdict::FirstTry));
+        };
         let due = costs.filter_map(|(index, total_ms)| {
             let measured = self.places.get(&explanations[index].place)?.measured_at_ms?;
             let age_ms = now_ms.saturating_sub(measured);
@@ -230,7 +285,7 @@ impl Policy {
             // A quarter more at first, and twice as much after each further period; far above what costs can differ by, it ends.
             let doublings = i32::try_from(periods.saturating_sub(1)).unwrap_or(i32::MAX).min(60);
             let allowed_ms = least_ms * 1.25 * 2f64.powi(doublings);
-            (index != cheapest && periods > 0 && total_ms <= allowed_ms).then_some((index, age_ms))
+            (index != cheapest && allowed(index) && periods > 0 && total_ms <= allowed_ms).then_some((index, age_ms))
         });
         let oldest = due.max_by_key(|(_, age_ms)| *age_ms);
         Some(oldest.map_or((cheapest, Verdict::Cheapest), |(index, age_ms)| (index, Verdict::Retry { age_ms })))
@@ -241,7 +296,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Place::Local => write!(f, "local: ")?,
-            Place::Producer(id) => write!(f, "producer {id}: ")?,
+            Place::Producer(address) => write!(f, "producer {address}: ")?,
         }
         match self.cost {
             None => write!(f, "never measured")?,

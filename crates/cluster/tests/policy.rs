@@ -1,11 +1,13 @@
 //! The policy against machines and wires whose true rates are known.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use muser_cluster::identity::NodeId;
-use muser_cluster::policy::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Verdict};
+use muser_cluster::policy::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Trial, Verdict};
 
 const BYTES_A_POSITION: u64 = 36_864;
+const MODEL: [u8; 32] = [9; 32];
 
 /// A machine: positions a second at depth 0, how much slower it gets with depth, its wire and its fixed cost.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +26,7 @@ impl Machine {
     }
 
     fn producer(id: u8, positions_per_s: f64, gbit: f64, fixed_ms: f64) -> Self {
-        let place = Place::Producer(NodeId([id; 32]));
+        let place = Place::Producer(address(id));
         Self { place, positions_per_s, depth_for_half: 40_000.0, wire_gbit_per_s: Some(gbit), fixed_ms }
     }
 
@@ -36,13 +38,13 @@ impl Machine {
 
     fn candidate(&self, range: &Range<u64>) -> Candidate {
         let wire_bytes = self.wire_gbit_per_s.map_or(0, |_| (range.end - range.start) * BYTES_A_POSITION);
-        Candidate { place: self.place, compute: range.clone(), wire_bytes, queue_ms: 0.0 }
+        Candidate { place: self.place, compute: range.clone(), wire_bytes, queue_ms: 0.0, trial: Trial::Allowed }
     }
 
     /// What a request takes, with a few per cent of noise.
     fn run(&self, range: &Range<u64>, random: &mut fastrand::Rng) -> Observation {
         let mut noise = || 0.96 + 0.08 * random.f64();
-        let Candidate { place, compute, wire_bytes, queue_ms } = self.candidate(range);
+        let Candidate { place, compute, wire_bytes, queue_ms, .. } = self.candidate(range);
         let compute_ms = self.compute_ms(range) * noise();
         let wire_ms = self.wire_gbit_per_s.map_or(0.0, |gbit| wire_bytes as f64 * 8.0 / gbit / 1e6 * noise());
         let total_ms = compute_ms.max(wire_ms) + self.fixed_ms * noise();
@@ -54,6 +56,10 @@ impl Machine {
         let wire_ms = self.wire_gbit_per_s.map_or(0.0, |gbit| bytes * 8.0 / gbit / 1e6);
         self.compute_ms(range).max(wire_ms) + self.fixed_ms
     }
+}
+
+fn address(id: u8) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, id], 9932))
 }
 
 /// The length at `share` of the way from 256 to 16384 positions, by its logarithm.
@@ -106,7 +112,7 @@ fn the_faster_side_is_chosen_in_95_of_100_points_over_1_and_10_gbit() {
             Machine::local(300.0 + 1500.0 * random.f64()),
             Machine::producer(1, 3000.0 + 9000.0 * random.f64(), gbit * (0.6 + 0.35 * random.f64()), fixed_ms),
         ];
-        let mut policy = Policy::new(PolicySettings::default());
+        let mut policy = Policy::new(PolicySettings::default(), MODEL);
         let mut now_ms = 0;
         serve(&mut policy, &machines, 300, &mut now_ms, &mut random);
         let share = share_right(&policy, &machines, now_ms);
@@ -125,7 +131,7 @@ fn the_crossover_moves_when_the_wire_slows_down_and_when_it_recovers() {
     let mut random = fastrand::Rng::with_seed(1);
     let local = Machine::local(900.0);
     let (quick, slow) = (Machine::producer(1, 8000.0, 9.0, 300.0), Machine::producer(1, 8000.0, 0.15, 300.0));
-    let mut policy = Policy::new(PolicySettings::default());
+    let mut policy = Policy::new(PolicySettings::default(), MODEL);
     let mut now_ms = 0;
     let long = 0..8000;
     let chosen = |policy: &Policy, now_ms| policy.choose(&candidates(&[local, quick], &long), now_ms).unwrap().place;
@@ -144,7 +150,7 @@ fn a_producer_that_looks_hopeless_is_tried_again_within_minutes() {
     let mut random = fastrand::Rng::with_seed(6);
     let machines = [Machine::local(900.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
     let broken = Machine { wire_gbit_per_s: Some(0.015), ..machines[1] };
-    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default()), 0);
+    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default(), MODEL), 0);
     let range = 0..8000;
     for machine in [machines[0], broken] {
         policy.observe(&machine.run(&range, &mut random), now_ms);
@@ -161,7 +167,7 @@ fn a_producer_that_looks_hopeless_is_tried_again_within_minutes() {
 fn whole_prompts_of_many_lengths_tell_what_deep_positions_cost() {
     let mut random = fastrand::Rng::with_seed(7);
     let machine = Machine { depth_for_half: 4000.0, ..Machine::local(900.0) };
-    let mut policy = Policy::new(PolicySettings::default());
+    let mut policy = Policy::new(PolicySettings::default(), MODEL);
     for _ in 0..2000 {
         policy.observe(&machine.run(&(0..length(&mut random)), &mut random), 0);
     }
@@ -179,7 +185,7 @@ fn among_several_producers_the_quickest_is_found() {
         let mut machines = vec![Machine::local(400.0)];
         machines
             .extend((1..4).map(|id| Machine::producer(id, 2000.0 * f64::from(id), 9.0, 50.0 + 10.0 * f64::from(id))));
-        let mut policy = Policy::new(PolicySettings::default());
+        let mut policy = Policy::new(PolicySettings::default(), MODEL);
         let mut now_ms = 0;
         serve(&mut policy, &machines, 300, &mut now_ms, &mut random);
         let share = share_right(&policy, &machines, now_ms);
@@ -191,7 +197,7 @@ fn among_several_producers_the_quickest_is_found() {
 fn one_wild_measurement_does_not_turn_the_policy_over() {
     let mut random = fastrand::Rng::with_seed(3);
     let machines = [Machine::local(500.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
-    let mut policy = Policy::new(PolicySettings::default());
+    let mut policy = Policy::new(PolicySettings::default(), MODEL);
     let mut now_ms = 0;
     serve(&mut policy, &machines, 200, &mut now_ms, &mut random);
     let range = 0..8000;
@@ -205,7 +211,7 @@ fn one_wild_measurement_does_not_turn_the_policy_over() {
 #[test]
 fn after_a_failure_a_producer_is_left_alone_for_a_stated_time_and_used_again() {
     let machines = [Machine::local(500.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
-    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default()), 0);
+    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default(), MODEL), 0);
     let mut random = fastrand::Rng::with_seed(4);
     serve(&mut policy, &machines, 50, &mut now_ms, &mut random);
     let producer = machines[1].place;
@@ -235,8 +241,8 @@ fn after_a_failure_a_producer_is_left_alone_for_a_stated_time_and_used_again() {
 
 #[test]
 fn a_choice_explains_every_term() {
-    let id = NodeId([0xab; 32]);
-    let mut policy = Policy::new(PolicySettings::default());
+    let id = address(1);
+    let mut policy = Policy::new(PolicySettings::default(), MODEL);
     let observation = |place, wire_bytes, wire_ms, total_ms| Observation {
         place,
         compute: 0..100,
@@ -248,18 +254,18 @@ fn a_choice_explains_every_term() {
     };
     policy.observe(&observation(Place::Local, 0, 0.0, 61.0), 0);
     policy.observe(&observation(Place::Producer(id), 1000, 80.0, 95.0), 0);
-    let candidate = |place, wire_bytes| Candidate { place, compute: 0..200, wire_bytes, queue_ms: 7.0 };
-    let other = Place::Producer(NodeId([1; 32]));
+    let candidate =
+        |place, wire_bytes| Candidate { place, compute: 0..200, wire_bytes, queue_ms: 7.0, trial: Trial::Allowed };
+    let other = Place::Producer(address(2));
     let list = [candidate(Place::Local, 0), candidate(Place::Producer(id), 2000)];
     let choice = policy.choose(&list, 0).unwrap();
     let shown: Vec<String> = choice.explanations.iter().map(ToString::to_string).collect();
-    let digits = "ab".repeat(32);
     assert_eq!(
         shown[0],
         "local: 108.0 ms = queue 7.0 + max(compute 100.0, wire 0.0) + fixed 1.0; chosen as the cheapest"
     );
     let expected = "172.0 ms = queue 7.0 + max(compute 100.0, wire 160.0) + fixed 5.0; not chosen";
-    assert_eq!(shown[1], format!("producer {digits}: {expected}"));
+    assert_eq!(shown[1], format!("producer 192.0.2.1:9932: {expected}"));
     let choice = policy.choose(&[list[0].clone(), candidate(other, 5)], 0).unwrap();
     assert_eq!((choice.place, choice.explanations[1].verdict), (other, Verdict::FirstTry));
     assert_eq!(policy.choose(&[], 0), None);
@@ -270,7 +276,7 @@ fn what_was_learnt_survives_a_restart_and_nonsense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.toml");
     let machines = [Machine::local(500.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
-    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default()), 0);
+    let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default(), MODEL), 0);
     serve(&mut policy, &machines, 100, &mut now_ms, &mut fastrand::Rng::with_seed(5));
     policy.save(&path).unwrap();
     let again = Policy::load(&path, PolicySettings::default(), now_ms).unwrap();
@@ -281,13 +287,58 @@ fn what_was_learnt_survives_a_restart_and_nonsense_is_refused() {
     assert_eq!(costs(&again), costs(&policy));
     for text in [
         "place = 1",
+        "model = \"12\"",
+        "[[place]]\naddress = \"nowhere\"\nposition_ms = [1.0]",
         "[[place]]\nposition_ms = [-1.0]",
         "[[place]]\nposition_ms = [nan]",
         "[[place]]\nposition_ms = []\nfixed_ms = inf",
         "[[place]]\nnode = \"zz\"\nposition_ms = []",
     ] {
-        std::fs::write(&path, text).unwrap();
+        let model = if text.contains("model") { String::new() } else { format!("model = \"{}\"\n", "09".repeat(32)) };
+        std::fs::write(&path, model + text).unwrap();
         let error = Policy::load(&path, PolicySettings::default(), 0).unwrap_err();
         assert!(!matches!(error, PolicyFileError::File(_)), "{text}: {error}");
     }
+}
+
+#[test]
+fn another_node_at_an_address_begins_from_nothing_and_the_same_one_goes_on() {
+    let machine = Machine::producer(1, 8000.0, 9.0, 100.0);
+    let mut policy = Policy::new(PolicySettings::default(), MODEL);
+    let mut random = fastrand::Rng::with_seed(8);
+    policy.met(machine.place, NodeId([1; 32]));
+    policy.observe(&machine.run(&(0..1000), &mut random), 0);
+    policy.met(machine.place, NodeId([1; 32]));
+    assert!(policy.knows(machine.place));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    policy.save(&path).unwrap();
+    let mut policy = Policy::load(&path, PolicySettings::default(), 0).unwrap();
+    assert_eq!((policy.model(), policy.measured().collect::<Vec<_>>()), (MODEL, vec![machine.place]));
+    policy.met(machine.place, NodeId([2; 32]));
+    assert!(!policy.knows(machine.place));
+}
+
+#[test]
+fn a_place_is_not_tried_by_what_tells_nothing_about_it_unless_nobody_is_known() {
+    let machines = [Machine::producer(1, 8000.0, 9.0, 100.0), Machine::local(500.0)];
+    let mut policy = Policy::new(PolicySettings::default(), MODEL);
+    let mut random = fastrand::Rng::with_seed(9);
+    let allowed = candidates(&machines, &(0..300));
+    let barred: Vec<Candidate> =
+        allowed.iter().map(|each| Candidate { trial: Trial::Barred, ..each.clone() }).collect();
+    let choose = |policy: &Policy, list: &[Candidate], now_ms| {
+        let choice = policy.choose(list, now_ms).unwrap();
+        let verdict = choice.explanations.iter().find(|each| each.place == choice.place).unwrap().verdict;
+        (choice.place, verdict)
+    };
+    assert_eq!(choose(&policy, &barred, 0), (machines[0].place, Verdict::FirstTry));
+    policy.observe(&machines[1].run(&(0..300), &mut random), 0);
+    assert_eq!(choose(&policy, &barred, 0), (Place::Local, Verdict::Cheapest));
+    assert_eq!(choose(&policy, &allowed, 0), (machines[0].place, Verdict::FirstTry));
+    // The producer is slightly dearer: it is measured again after a minute, but not by this.
+    let dearer = Machine { fixed_ms: machines[1].true_ms(&(0..300)) * 1.1, ..machines[0] };
+    policy.observe(&dearer.run(&(0..300), &mut random), 0);
+    assert_eq!(choose(&policy, &barred, 70_000).0, Place::Local);
+    assert!(matches!(choose(&policy, &allowed, 70_000), (place, Verdict::Retry { .. }) if place == dearer.place));
 }

@@ -80,6 +80,11 @@ impl ClusterFolder {
         self.path.join("ledger")
     }
 
+    /// What was learnt about who computes how quickly.
+    pub fn policy(&self) -> PathBuf {
+        self.path.join("policy.toml")
+    }
+
     /// Begins a cluster here: writes the CA's certificate and key, a first MAC key and an empty deny-list.
     ///
     /// # Errors

@@ -101,7 +101,8 @@ impl Rates {
         }
     }
 
-    fn compute_ms(&self, range: &Range<u64>) -> Option<f64> {
+    /// The time of these positions, once any was measured.
+    pub fn compute_ms(&self, range: &Range<u64>) -> Option<f64> {
         if range.is_empty() {
             return Some(0.0);
         }

@@ -1,8 +1,11 @@
 //! What a policy has learnt, in a file, so that a restart does not begin from nothing.
 //!
 //! ```toml
-//! [[place]]
-//! node = "64 hexadecimal digits"      # none for this node
+//! model = "64 hexadecimal digits"     # its identity, which is of weights, arithmetic and layout
+//!
+//! [[place]]                           # without an address: this node
+//! address = "192.0.2.1:9932"
+//! node = "64 hexadecimal digits"      # who answered there
 //! position_ms = [0.41, 0.42, 0.0]     # by depth, 0 for what was not measured
 //! byte_ms = 8.1e-7                    # none if nothing travelled yet
 //! fixed_ms = 12.5
@@ -17,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::rates::{DEPTHS, Rates};
 use super::{Known, Place, Policy, PolicySettings};
 use crate::files::{self, FileError, Secrecy};
+use crate::handoff::Address;
 use crate::identity::NodeId;
 
 /// Why what was learnt cannot be read. A caller may go on without it.
@@ -35,6 +39,12 @@ pub enum PolicyFileError {
         #[source]
         error: Box<toml::de::Error>,
     },
+    /// A digest that is none.
+    #[error("{}: the model is no digest", path.display())]
+    BadModel {
+        /// The file.
+        path: PathBuf,
+    },
     /// A number that was never measured, or a node that is none.
     #[error("{}: entry {entry} has no valid node, or a number that is no time", path.display())]
     BadEntry {
@@ -51,6 +61,7 @@ pub enum PolicyFileError {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ListForm {
+    model: String,
     #[serde(default)]
     place: Vec<PlaceForm>,
 }
@@ -58,6 +69,8 @@ struct ListForm {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlaceForm {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Address>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
     position_ms: Vec<f64>,
@@ -77,15 +90,14 @@ impl Policy {
         let text = files::read(path, Secrecy::Public)?;
         let list: ListForm = toml::from_str(&text)
             .map_err(|error| PolicyFileError::NotRates { path: path.into(), error: Box::new(error) })?;
-        let mut policy = Self::new(settings);
+        let model = NodeId::from_hex(&list.model).ok_or_else(|| PolicyFileError::BadModel { path: path.into() })?;
+        let mut policy = Self::new(settings, model.0);
         for (index, form) in list.place.iter().enumerate() {
             let bad = || PolicyFileError::BadEntry { path: path.into(), entry: index + 1 };
-            let place = match &form.node {
-                None => Place::Local,
-                Some(digits) => Place::Producer(NodeId::from_hex(digits).ok_or_else(bad)?),
-            };
+            let place = form.address.map_or(Place::Local, Place::Producer);
+            let node = form.node.as_ref().map(|digits| NodeId::from_hex(digits).ok_or_else(bad)).transpose()?;
             let rates = form.rates().ok_or_else(bad)?;
-            policy.places.insert(place, Known { rates, measured_at_ms: Some(now_ms), ..Known::default() });
+            policy.places.insert(place, Known { rates, node, measured_at_ms: Some(now_ms), ..Known::default() });
         }
         Ok(policy)
     }
@@ -98,15 +110,16 @@ impl Policy {
         let mut places: Vec<_> = self.places.iter().filter(|(_, known)| known.rates != Rates::default()).collect();
         places.sort_unstable_by_key(|(place, _)| **place);
         let form = |(place, known): (&Place, &Known)| PlaceForm {
-            node: match place {
+            address: match place {
                 Place::Local => None,
-                Place::Producer(id) => Some(id.to_string()),
+                Place::Producer(address) => Some(*address),
             },
+            node: known.node.map(|node| node.to_string()),
             position_ms: known.rates.position_ms.iter().map(|position_ms| position_ms.unwrap_or(0.0)).collect(),
             byte_ms: known.rates.byte_ms,
             fixed_ms: known.rates.fixed_ms,
         };
-        let list = ListForm { place: places.into_iter().map(form).collect() };
+        let list = ListForm { model: NodeId(self.model).to_string(), place: places.into_iter().map(form).collect() };
         let text = toml::to_string(&list).map_err(|error| PolicyFileError::NotWritable(Box::new(error)))?;
         Ok(files::replace(path, &text, Secrecy::Public)?)
     }
