@@ -4,15 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use muser_cluster::FileError;
 use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape};
 use muser_cluster::identity::{ClusterFolder, NodeIdentity, Role};
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::ledger::{FolderStorage, Ledger};
+use muser_cluster::policy::{Policy, PolicyFileError, PolicySettings};
 use muser_kernels::attention::KvLayout;
 use muser_model::{Identity, Model};
+use muser_server::PolicyFile;
 use muser_weights::digest::FileDigest;
 
 use crate::failure::Failure;
+use crate::output::tell;
 use crate::settings::cluster_member::ProducerArgs;
 
 /// Handshakes that take longer are given up.
@@ -53,6 +57,27 @@ impl Membership {
     pub fn acceptor(&self) -> Result<Acceptor, Failure> {
         let wanted = Wanted { role: Role::Decoder, id: None };
         Acceptor::new(&self.identity, self.lane.clone(), wanted).map_err(|reason| Failure::Handoff(reason.to_string()))
+    }
+
+    /// What was learnt about who computes the model with this identity how quickly, and where it is kept. Nothing that is
+    /// wrong with it is a reason not to begin.
+    pub fn policy(&self, identity: [u8; 32]) -> (Policy, PolicyFile) {
+        let (path, settings) = (self.folder.policy(), PolicySettings::default());
+        let known = match Policy::load(&path, settings.clone(), 0) {
+            Ok(policy) if policy.model() == identity => Some(policy),
+            Ok(_) => {
+                tell(format_args!("muser: {} is of another model or layout: rates are learnt anew", path.display()));
+                None
+            }
+            Err(PolicyFileError::File(FileError::Missing { .. })) => None,
+            Err(reason) => {
+                tell(format_args!("muser: {reason}: rates are learnt anew"));
+                None
+            }
+        };
+        let policy = known.unwrap_or_else(|| Policy::new(settings, identity));
+        let report = Arc::new(|reason: &str| tell(format_args!("muser: {reason}")));
+        (policy, PolicyFile { path, report })
     }
 
     /// The producers that the flags name.

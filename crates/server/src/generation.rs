@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::record::Tally;
-use crate::remote::Source;
+use crate::remote::{Begun, LocalWatch, Source};
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 use muser_host::{Answer, News, What};
@@ -43,6 +43,7 @@ pub struct Generation {
     slot: Option<usize>,
     usage: Usage,
     source: Source,
+    watch: Option<LocalWatch>,
     tally: Arc<Tally>,
 }
 
@@ -127,9 +128,9 @@ impl Generation {
             logprobs: plan.logprobs,
             reuse: plan.reuse,
         };
-        let (answer, source) = match &service.remote {
+        let Begun { answer, source, watch } = match &service.remote {
             Some(remote) => remote.start(&service.host, request).await?,
-            None => (service.host.submit(request).await?, Source::Local),
+            None => Begun { answer: service.host.submit(request).await?, source: Source::default(), watch: None },
         };
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
         let (service, tally) = (Arc::clone(service), Tally::current());
@@ -143,6 +144,7 @@ impl Generation {
             slot: None,
             usage,
             source,
+            watch,
             tally,
         })
     }
@@ -168,6 +170,9 @@ impl Generation {
         self.clock.last = Some(at);
         let happening = match what {
             What::Started { reused, slot } => {
+                if let Some(watch) = &mut self.watch {
+                    watch.started(at, reused, slot, &self.service.host.status());
+                }
                 // What was brought was not there before.
                 let reused = reused.saturating_sub(self.source.brought_tokens());
                 (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);
@@ -178,6 +183,9 @@ impl Generation {
             What::Progress { computed, .. } => Happening::Progress(self.progress(computed, at)),
             What::Token(token) => {
                 self.clock.first_token.get_or_insert(at);
+                if let Some(watch) = self.watch.take() {
+                    watch.first_token(at, &self.service.host.status());
+                }
                 self.usage.generated += 1;
                 self.tally.add_generated();
                 if token.is_stop {

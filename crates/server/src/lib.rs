@@ -4,7 +4,7 @@
 //! - `listen` is connections and their limits, `access` who may ask, `record` what is told of each request.
 //! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
-//! - `remote` has long prompts computed by producers, and goes on without them where that fails.
+//! - `remote` has long prompts computed by whoever is expected to be quickest, and goes on without producers that fail.
 //! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
 //! - `openapi` says what all of them take and give; the routes' table is there, too.
 
@@ -33,7 +33,7 @@ pub use app::{App, Phase};
 pub use error::{ApiError, ErrorKind};
 pub use listen::{ServeError, Server, Tls, TlsError};
 pub use record::{Counters, RequestKind, RequestRecord, Tokens};
-pub use remote::{Fallback, RemoteCounts, RemotePrefill};
+pub use remote::{Fallback, PolicyFile, PrefillBy, PrefillSettings, ProducerCounts, RemoteCounts, RemotePrefill};
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
 pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings};

@@ -1,198 +1,269 @@
 //! Keys and values from producers: who is asked, what becomes of it, and what happens without them.
 //!
 //! Correctness never depends on a producer: what it sends counts whole or not at all, and the last token of a prompt is
-//! computed here in any case. A producer that fails is left alone for a while, and asked again after it.
+//! computed here in any case. Who computes the rest is the policy's choice, by what this node and each producer were
+//! measured to take.
+//!
+//! - `chooser` asks the policy and lets it learn, `source` is what answers tell of it, `counts` what the metrics do.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+mod chooser;
+mod counts;
+mod source;
 
-use muser_cluster::handoff::{Handoff, Remote};
-use muser_engine::engine::Request;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use muser_cluster::handoff::Remote;
+use muser_cluster::policy::{Place, Policy, Verdict};
+use muser_engine::engine::{Installation, Installed, NotInstallable, Request};
 use muser_host::{Answer, EngineHost, Refused};
 use muser_kv::PAGE_ROWS;
-use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, ErrorKind};
 
-/// How long a producer is left alone after its first failure; each further one in a row doubles it.
-const BACK_OFF_FIRST: Duration = Duration::from_secs(1);
-/// The longest time that a producer is left alone.
-const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+pub use chooser::{LocalWatch, PolicyFile};
+pub use counts::{ProducerCounts, RemoteCounts};
+pub use source::{Chosen, Source};
 
-/// What to do when no producer helps.
+use chooser::Chooser;
+
+/// A place is tried by prompts that lack so many times as many tokens as producers are asked for at all.
+const TRIAL_FACTOR: u64 = 4;
+/// Why nobody can be asked.
+const ALL_ALONE: &str = "every producer is left alone after failures";
+
+/// Who may compute long prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefillBy {
+    /// This node or a producer, whoever is expected to be quickest.
+    Cheapest,
+    /// A producer, the quickest of them; this node is left to other work.
+    Producer,
+}
+
+/// What to do when the producer that was chosen does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// Compute here.
+    /// Compute here at once.
     Local,
+    /// Ask the other producers, the quickest first, and compute here when none is left.
+    OtherProducer,
     /// Refuse the request.
     Fail,
 }
 
-/// Producers, and when they are asked.
+/// When producers are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefillSettings {
+    /// Prompts of which fewer tokens are not held are computed here.
+    pub tokens_min: usize,
+    /// Who computes the others.
+    pub by: PrefillBy,
+    /// What to do when that does not work.
+    pub fallback: Fallback,
+}
+
+/// Producers, and what was learnt about them.
 pub struct RemotePrefill {
-    producers: Vec<Known>,
-    tokens_min: usize,
-    fallback: Fallback,
-    /// Counts for the metrics.
-    pub counts: RemoteCounts,
+    producers: Vec<Remote>,
+    settings: PrefillSettings,
+    chooser: Arc<Chooser>,
+    counts: Mutex<RemoteCounts>,
 }
 
-/// What became of requests that producers were asked for.
-#[derive(Debug, Default)]
-pub struct RemoteCounts {
-    /// Prompts that came from producers.
-    pub handoffs: AtomicU64,
-    /// Attempts that failed.
-    pub failures: AtomicU64,
-    /// Prompts that were computed here because no producer helped.
-    pub fallbacks: AtomicU64,
-    /// Bytes of pages that came.
-    pub payload_bytes: AtomicU64,
-}
-
-struct Known {
-    remote: Remote,
-    trouble: Mutex<Trouble>,
-}
-
-#[derive(Clone, Copy)]
-struct Trouble {
-    failures: u32,
-    usable_from: Instant,
-}
-
-/// Where the keys and values of a prompt came from.
-#[derive(Clone, Debug, Default)]
-pub enum Source {
-    /// They were computed or held here.
-    #[default]
-    Local,
-    /// A producer computed those that were not held.
-    Producer(Handoff),
-    /// They were computed here, because no producer helped.
-    Fallback {
-        /// Why not.
-        reason: String,
-    },
+/// A request that has begun.
+pub struct Begun {
+    /// What comes of it.
+    pub answer: Answer,
+    /// Where its keys and values come from.
+    pub source: Source,
+    /// What learns from it, if it is computed here.
+    pub watch: Option<LocalWatch>,
 }
 
 impl RemotePrefill {
-    /// `producers` in the order in which they are asked, for prompts of which at least `tokens_min` tokens are not held.
-    pub fn new(producers: Vec<Remote>, tokens_min: usize, fallback: Fallback) -> Self {
-        let trouble = || Mutex::new(Trouble { failures: 0, usable_from: Instant::now() });
-        let producers = producers.into_iter().map(|remote| Known { remote, trouble: trouble() }).collect();
-        Self { producers, tokens_min, fallback, counts: RemoteCounts::default() }
+    /// `producers`, of which those that were never measured are tried in this order; `policy` says what is known, and `file`
+    /// keeps what is learnt.
+    pub fn new(producers: Vec<Remote>, settings: PrefillSettings, policy: Policy, file: Option<PolicyFile>) -> Self {
+        let trial_rows_min = TRIAL_FACTOR.saturating_mul(settings.tokens_min as u64);
+        let chooser = Arc::new(Chooser::new(policy, file, trial_rows_min));
+        let counts = RemoteCounts {
+            producers: producers.iter().map(|remote| (remote.address(), ProducerCounts::default())).collect(),
+            ..RemoteCounts::default()
+        };
+        Self { producers, settings, chooser, counts: Mutex::new(counts) }
     }
 
-    /// Begins the request with the keys and values of a producer if it is long enough, and otherwise here.
+    /// Sums for the metrics.
+    pub fn counts(&self) -> RemoteCounts {
+        self.lock().clone()
+    }
+
+    /// Begins the request with the keys and values of a producer if that is chosen, and otherwise here.
     ///
     /// # Errors
     /// As of the engine; or that no producer helps, if that is to be an error.
-    pub async fn start(&self, host: &EngineHost, request: Request) -> Result<(Answer, Source), ApiError> {
-        if request.prompt.len() < self.tokens_min {
-            return Ok((host.submit(request).await?, Source::Local));
+    pub async fn start(&self, host: &EngineHost, request: Request) -> Result<Begun, ApiError> {
+        let mut source = Source::default();
+        let mut left: Vec<&Remote> = self.producers.iter().collect();
+        if request.prompt.len() < self.settings.tokens_min {
+            return self.here(host, request, (source, 0)).await;
         }
-        let mut reason = String::from("every producer is left alone after failures");
-        for known in &self.producers {
-            if !known.is_usable() {
-                continue;
-            }
+        loop {
             let mut installation = match host.begin_installation(request.prompt.clone(), request.reuse).await {
                 Ok(installation) => installation,
-                Err(Refused::NotInstallable(refused)) => {
-                    reason = refused.to_string();
-                    break;
+                Err(Refused::NotInstallable(refused @ NotInstallable::NoRoom { .. })) => {
+                    source.add_reason(&refused.to_string());
+                    return self.without(host, request, source).await;
                 }
+                // The engine says the same of the request itself.
+                Err(Refused::NotInstallable(_)) => return self.here(host, request, (source, 0)).await,
                 Err(stopped) => return Err(stopped.into()),
             };
-            let missing = installation.tokens().len() - installation.held_pages() * PAGE_ROWS;
-            if missing < self.tokens_min {
-                return Ok((host.submit(request).await?, Source::Local));
+            let held = (installation.held_pages() * PAGE_ROWS) as u64;
+            let rows = held..installation.tokens().len() as u64;
+            if rows.end - rows.start < self.settings.tokens_min as u64 {
+                return self.here(host, request, (source, held)).await;
             }
-            let brought = known.remote.bring(&mut installation).await;
-            match brought.map_err(|error| error.to_string()).and_then(|handoff| {
-                let installed = installation.finish().map_err(|error| error.to_string())?;
-                Ok((handoff, installed))
-            }) {
-                Ok((handoff, installed)) => {
-                    known.works();
-                    self.counts.handoffs.fetch_add(1, Ordering::Relaxed);
-                    self.counts.payload_bytes.fetch_add(handoff.stats.payload_bytes, Ordering::Relaxed);
-                    let answer = host.submit_installed(request, installed).await?;
-                    return Ok((answer, Source::Producer(handoff)));
-                }
-                Err(failure) => {
-                    known.fails();
-                    self.counts.failures.fetch_add(1, Ordering::Relaxed);
-                    reason = format!("{}: {failure}", known.remote.address());
-                }
+            let place = match self.choose(host, &rows, &left, &mut source) {
+                Some(Place::Producer(address)) => address,
+                Some(Place::Local) => return self.here(host, request, (source, held)).await,
+                None => return self.without(host, request, source).await,
+            };
+            left.retain(|remote| remote.address() != place);
+            let Some(remote) = self.producers.iter().find(|remote| remote.address() == place) else { continue };
+            if self.bring(remote, &mut installation, rows, &mut source).await
+                && let Some(installed) = self.finish(remote, installation, &mut source)
+            {
+                let answer = host.submit_installed(request, installed).await?;
+                return Ok(Begun { answer, source, watch: None });
+            }
+            if self.settings.fallback != Fallback::OtherProducer {
+                return self.without(host, request, source).await;
             }
         }
-        match self.fallback {
-            Fallback::Local => {
-                self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
-                Ok((host.submit(request).await?, Source::Fallback { reason }))
-            }
-            Fallback::Fail => Err(ApiError::new(ErrorKind::Unavailable, format!("no producer helps: {reason}"))),
+    }
+
+    /// Who is to compute the missing rows; `None` if it is to be a producer and none can be asked. Once one has failed, only
+    /// those that are `left` are asked.
+    fn choose(&self, host: &EngineHost, rows: &Range<u64>, left: &[&Remote], source: &mut Source) -> Option<Place> {
+        let held_pages = usize::try_from(rows.start).unwrap_or(usize::MAX) / PAGE_ROWS;
+        let all = usize::try_from(rows.end).unwrap_or(usize::MAX);
+        let producer = |remote: &&Remote| {
+            // What cannot be planned cannot be asked for, either.
+            let plan = remote.shape().plan(all, held_pages)?;
+            Some((Place::Producer(remote.address()), rows.clone(), plan.payload_bytes()))
+        };
+        let mut places: Vec<_> = left.iter().filter_map(producer).collect();
+        if self.settings.by == PrefillBy::Cheapest && source.fallback.is_none() {
+            // The last token is computed here in any case; here it counts, as it may take a step of its own elsewhere.
+            places.push((Place::Local, rows.start..rows.end + 1, 0));
         }
+        let chosen = self.chooser.choose(&places, &host.status());
+        let is_alone = |chosen: &Chosen| {
+            let mut producers = chosen.choice.explanations.iter().filter(|each| each.place != Place::Local);
+            producers.all(|each| matches!(each.verdict, Verdict::BackOff { .. }))
+        };
+        let alone = chosen.as_ref().is_none_or(is_alone);
+        if alone && source.fallback.is_none() {
+            source.add_reason(ALL_ALONE);
+        }
+        let chosen = chosen?;
+        self.lock().chosen(&chosen);
+        let place = chosen.choice.place;
+        source.chosen = Some(chosen);
+        (!alone).then_some(place)
+    }
+
+    /// Has a producer bring the missing rows, and says whether it did.
+    async fn bring(
+        &self,
+        remote: &Remote,
+        installation: &mut Installation,
+        rows: Range<u64>,
+        source: &mut Source,
+    ) -> bool {
+        let (place, asked) = (Place::Producer(remote.address()), Instant::now());
+        let under_way = self.chooser.begin(place, rows);
+        let brought = remote.bring(installation).await;
+        drop(under_way);
+        match brought {
+            Ok(handoff) => {
+                source.handoff = Some(handoff);
+                true
+            }
+            Err(error) => {
+                self.failed(remote, asked, &error.to_string(), source);
+                false
+            }
+        }
+    }
+
+    /// What was brought, if it is complete.
+    fn finish(&self, remote: &Remote, installation: Installation, source: &mut Source) -> Option<Installed> {
+        let (asked, handoff) = (Instant::now(), source.handoff.take()?);
+        match installation.finish() {
+            Ok(installed) => {
+                self.chooser.brought(Place::Producer(remote.address()), &handoff);
+                source.handoff = Some(handoff.clone());
+                self.lock().brought(remote.address(), &handoff, source.brought_tokens());
+                Some(installed)
+            }
+            Err(error) => {
+                self.failed(remote, asked, &error.to_string(), source);
+                None
+            }
+        }
+    }
+
+    fn failed(&self, remote: &Remote, asked: Instant, reason: &str, source: &mut Source) {
+        let (address, lost) = (remote.address(), asked.elapsed());
+        self.chooser.failed(Place::Producer(address));
+        self.lock().failed(address, lost);
+        source.lost += lost;
+        source.add_reason(&format!("{address}: {reason}"));
+    }
+
+    /// Computes here, as that is what is to be.
+    async fn here(
+        &self,
+        host: &EngineHost,
+        request: Request,
+        (source, held): (Source, u64),
+    ) -> Result<Begun, ApiError> {
+        let watch = self.chooser.watch(held, request.prompt.len() as u64);
+        Ok(Begun { answer: host.submit(request).await?, source, watch: Some(watch) })
+    }
+
+    /// Does what is to be done without producers.
+    async fn without(&self, host: &EngineHost, request: Request, source: Source) -> Result<Begun, ApiError> {
+        match self.settings.fallback {
+            Fallback::Local | Fallback::OtherProducer => {
+                self.lock().fallbacks += 1;
+                self.here(host, request, (source, 0)).await
+            }
+            Fallback::Fail => {
+                let reason = source.fallback.as_deref().unwrap_or_default();
+                Err(ApiError::new(ErrorKind::Unavailable, format!("no producer helps: {reason}")))
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, RemoteCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RemotePrefill {
+    fn drop(&mut self) {
+        self.chooser.save();
     }
 }
 
 impl std::fmt::Debug for RemotePrefill {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let addresses: Vec<_> = self.producers.iter().map(|known| known.remote.address()).collect();
-        f.debug_struct("RemotePrefill").field("producers", &addresses).field("counts", &self.counts).finish()
-    }
-}
-
-impl Known {
-    fn is_usable(&self) -> bool {
-        Instant::now() >= self.lock().usable_from
-    }
-
-    fn works(&self) {
-        self.lock().failures = 0;
-    }
-
-    fn fails(&self) {
-        let mut trouble = self.lock();
-        let pause = BACK_OFF_FIRST.saturating_mul(1 << trouble.failures.min(10)).min(BACK_OFF_MAX);
-        *trouble = Trouble { failures: trouble.failures.saturating_add(1), usable_from: Instant::now() + pause };
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Source {
-    /// Tokens of the prompt that a producer computed.
-    pub fn brought_tokens(&self) -> usize {
-        match self {
-            Self::Producer(handoff) => handoff.stats.rows as usize - handoff.held_pages * PAGE_ROWS,
-            Self::Local | Self::Fallback { .. } => 0,
-        }
-    }
-
-    /// What an answer's times say of it.
-    pub fn fields(&self) -> Map<String, Value> {
-        let fields = match self {
-            Self::Local => json!({"kv_source": "local"}),
-            Self::Producer(handoff) => json!({
-                "kv_source": "producer",
-                "kv_producer": handoff.producer,
-                "kv_brought_n": self.brought_tokens(),
-                "kv_pages": handoff.stats.pages,
-                "kv_payload_bytes": handoff.stats.payload_bytes,
-                "kv_wire_bytes": handoff.stats.stored_bytes,
-                "kv_ms": handoff.elapsed.as_secs_f64() * 1e3,
-            }),
-            Self::Fallback { reason } => json!({"kv_source": "local", "kv_fallback": reason}),
-        };
-        match fields {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        }
+        let addresses: Vec<_> = self.producers.iter().map(Remote::address).collect();
+        f.debug_struct("RemotePrefill").field("producers", &addresses).field("counts", &self.counts()).finish()
     }
 }

@@ -40,6 +40,9 @@ impl Words {
 /// A model that answers.
 #[derive(Debug)]
 pub struct Service {
+    /// Producers that may be asked for long prompts. First here, so that what was learnt is written before the engine ends:
+    /// whoever waits for that may end the process.
+    pub remote: Option<RemotePrefill>,
     /// The engine.
     pub host: EngineHost,
     /// The model's words.
@@ -52,8 +55,6 @@ pub struct Service {
     pub slots: usize,
     /// Facts about the model.
     pub model: ModelFacts,
-    /// Producers that may be asked for long prompts.
-    pub remote: Option<RemotePrefill>,
     /// What holds for every request.
     pub settings: ServiceSettings,
 }

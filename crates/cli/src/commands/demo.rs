@@ -26,7 +26,7 @@ use crate::cluster_member::{Membership, shape};
 use crate::failure::Failure;
 use crate::input::read_text;
 use crate::model;
-use crate::settings::cluster_member::{DemoArgs, FallbackTo, ProducerArgs};
+use crate::settings::cluster_member::{DemoArgs, FallbackTo, Prefill, ProducerArgs};
 
 /// Repeated until the prompt is long enough, if none is given.
 const PASSAGE: &str = "The harbour lay still in the morning, and the boats that had come in at night were tied side by side. \
@@ -83,6 +83,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         cluster: Some(decoder_folder.clone()),
         producer: vec![address],
         producer_min_tokens: 0,
+        prefill: Prefill::Producer,
         fallback: FallbackTo::Fail,
         handoff_seconds: NonZeroU32::new(3600).unwrap_or(NonZeroU32::MIN),
         producer_stall_seconds: NonZeroU32::new(600).unwrap_or(NonZeroU32::MIN),

@@ -17,8 +17,8 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
 use muser_model::Executor;
 use muser_server::{
-    Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, RemotePrefill, RequestRecord, Scope, Scopes,
-    ServeError, Server, ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
+    Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, RemotePrefill,
+    RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
 };
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,7 +29,7 @@ use crate::failure::Failure;
 use crate::input::read_text;
 use crate::model;
 use crate::output::tell;
-use crate::settings::cluster_member::FallbackTo;
+use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
 use crate::settings::serve::{AccessArgs, ConnectionArgs, MemoryArgs, ServeArgs, mib};
 
 /// Prompts of one request, times answers to each, at most.
@@ -142,7 +142,8 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     let remote = match &membership {
         Some(membership) => {
             let (shape, identity) = shape(executor.model(), kv, context.min(executor.model().config().context))?;
-            Some((membership.remotes(&args.producers, &shape)?, identity))
+            let (policy, file) = membership.policy(identity);
+            Some((membership.remotes(&args.producers, &shape)?, policy, file, identity))
         }
         None => None,
     };
@@ -150,7 +151,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
         context,
         kv,
         // Without producers the pages never leave this process and belong to one model.
-        identity: remote.as_ref().map_or([0; 32], |(_, identity)| *identity),
+        identity: remote.as_ref().map_or([0; 32], |(.., identity)| *identity),
         budget_bytes,
         prefix_bytes_max: prefix_bytes,
         installed_bytes_max: if remote.is_some() { budget_bytes } else { 0 },
@@ -160,12 +161,8 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     };
     let (mut service, engine) =
         Service::start(Engine::new(executor, settings)?, words, defaults).map_err(ServeError::Runtime)?;
-    if let Some((remotes, _)) = remote {
-        let fallback = match args.producers.fallback {
-            FallbackTo::Local => Fallback::Local,
-            FallbackTo::Fail => Fallback::Fail,
-        };
-        service = service.with_remote(RemotePrefill::new(remotes, args.producers.producer_min_tokens, fallback));
+    if let Some((remotes, policy, file, _)) = remote {
+        service = service.with_remote(RemotePrefill::new(remotes, prefill(&args.producers), policy, Some(file)));
     }
     let facts = &service.model;
     let about = About {
@@ -183,6 +180,22 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     };
     app.ready(service);
     Ok((engine, about))
+}
+
+/// When producers are asked.
+fn prefill(args: &ProducerArgs) -> PrefillSettings {
+    PrefillSettings {
+        tokens_min: args.producer_min_tokens,
+        by: match args.prefill {
+            Prefill::Cheapest => PrefillBy::Cheapest,
+            Prefill::Producer => PrefillBy::Producer,
+        },
+        fallback: match args.fallback {
+            FallbackTo::Local => Fallback::Local,
+            FallbackTo::OtherProducer => Fallback::OtherProducer,
+            FallbackTo::Fail => Fallback::Fail,
+        },
+    }
 }
 
 /// Bytes of all pages, and of those that are kept for reuse.

@@ -62,29 +62,44 @@ pub struct DemoArgs {
     pub machine: MachineArgs,
 }
 
-/// What to do when no producer helps.
+/// Who computes long prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Prefill {
+    /// This machine or a producer, whoever is expected to be quickest by what was measured.
+    Cheapest,
+    /// A producer, the quickest of them: this machine is left to other work.
+    Producer,
+}
+
+/// What to do when the producer that was chosen does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FallbackTo {
-    /// Compute here.
+    /// Compute here at once.
     Local,
-    /// Refuse the request.
+    /// Ask the other producers, the quickest first, and compute here when none is left.
+    OtherProducer,
+    /// Refuse the request with 503.
     Fail,
 }
 
 /// Producers of a server.
 #[derive(Args, Debug)]
 pub struct ProducerArgs {
-    /// This machine's folder of the cluster: its certificate, keys and ledger.
+    /// This machine's folder of the cluster: its certificate, keys, ledger, and what was learnt about producers.
     #[arg(long, value_name = "FOLDER", requires = "producer")]
     pub cluster: Option<PathBuf>,
-    /// Producer to ask for long prompts. May be given several times; the first that helps is used. Pages that come take as
-    /// much memory again as --kv-memory says.
+    /// Producer that may compute long prompts. May be given several times. Pages that come take as much memory again as
+    /// --kv-memory says.
     #[arg(long, value_name = "ADDRESS", requires = "cluster")]
     pub producer: Vec<Address>,
-    /// Producers are asked when so many tokens of a prompt are not held here.
-    #[arg(long, value_name = "N", default_value_t = 512, requires = "producer")]
+    /// Prompts of which fewer tokens are not held here are computed here, whatever it takes. Whoever was never measured, or
+    /// not for long, is tried by prompts that lack four times as many.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "producer")]
     pub producer_min_tokens: usize,
-    /// What to do when no producer helps.
+    /// Who computes longer prompts.
+    #[arg(long, value_enum, default_value = "cheapest", requires = "producer")]
+    pub prefill: Prefill,
+    /// What to do when the producer that was chosen does not help.
     #[arg(long, value_enum, default_value = "local", requires = "producer")]
     pub fallback: FallbackTo,
     /// How long a handoff may take, in seconds.

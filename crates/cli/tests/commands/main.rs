@@ -13,6 +13,7 @@ mod inspect;
 mod interrupts;
 mod logits;
 mod machine;
+mod prefill;
 mod produce;
 mod pull;
 mod quantize;

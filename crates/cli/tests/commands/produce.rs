@@ -13,13 +13,13 @@ use crate::common::{Folder, command, muser};
 use crate::serving::Serving;
 
 /// A producer that is ready.
-struct Producing {
-    child: Child,
-    address: String,
+pub struct Producing {
+    pub child: Child,
+    pub address: String,
 }
 
 impl Producing {
-    fn start(args: &[&str]) -> Self {
+    pub fn start(args: &[&str]) -> Self {
         let mut child = command(&[&["produce", "-t", "1"], args].concat()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
@@ -32,7 +32,7 @@ impl Producing {
         Self { child, address }
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -47,7 +47,7 @@ impl Drop for Producing {
 }
 
 /// Folders of two nodes of one cluster.
-fn cluster(folder: &Folder) -> (String, String) {
+pub fn cluster(folder: &Folder) -> (String, String) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now).unwrap();
     let keys = KeyRing::generate(now).unwrap();
@@ -65,7 +65,7 @@ fn cluster(folder: &Folder) -> (String, String) {
 }
 
 /// A completion's text and tokens, and its times.
-fn complete(serving: &Serving, prompt: &str) -> (Value, Value) {
+pub fn complete(serving: &Serving, prompt: &str) -> (Value, Value) {
     let body = json!({"prompt": prompt, "n_predict": 12, "seed": 5, "n_probs": 40, "return_tokens": true});
     let answer = serving.ask("POST", "/completion", "", &body.to_string());
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -81,6 +81,7 @@ fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
     let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
     let alone = Serving::start(&[]);
     let flags = ["--cluster", &decoder, "--producer", &producing.address, "--producer-min-tokens", "40"];
+    let flags = [&flags[..], &["--prefill", "producer"]].concat();
     let helped = Serving::start(&flags);
     let prompts: Vec<String> =
         (0..3).map(|n| format!("{n}. ") + &"There was an old house by the sea. ".repeat(20)).collect();

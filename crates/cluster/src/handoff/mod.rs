@@ -85,8 +85,8 @@ impl Shape {
         self.identity.digest().0
     }
 
-    /// What has to travel so that somebody who holds `held_pages` pages has `rows` rows.
-    fn plan(&self, rows: usize, held_pages: usize) -> Option<HandoffPlan> {
+    /// What has to travel so that somebody who holds `held_pages` pages has `rows` rows; `None` beyond what can be counted.
+    pub fn plan(&self, rows: usize, held_pages: usize) -> Option<HandoffPlan> {
         let page = |index: usize| u32::try_from(index).ok();
         let range = |layer| {
             let missing = self.spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);

@@ -13,6 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Interval, interval};
 
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push};
+use crate::identity::NodeId;
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use crate::random::{self, NoRandomness};
@@ -66,6 +67,8 @@ struct Link {
 pub struct Handoff {
     /// The producer's name in the cluster.
     pub producer: String,
+    /// Who it is.
+    pub node: NodeId,
     /// Pages, bytes and rows.
     pub stats: Stats,
     /// Pages that were held already.
@@ -141,6 +144,11 @@ impl Remote {
         self.settings.address
     }
 
+    /// What producer and decoder have in common.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
     /// Brings the pages that `installation` lacks. Dropping the future gives the handoff up.
     ///
     /// # Errors
@@ -158,12 +166,13 @@ impl Remote {
             },
             None => self.bring_by(self.connect().await?, installation).await?,
         };
-        let producer = link.lane.peer().name.as_str().to_owned();
+        let peer = link.lane.peer();
+        let (producer, node) = (peer.name.as_str().to_owned(), peer.id);
         let mut idle = self.lock();
         if idle.len() < IDLE_LANES {
             idle.push(link);
         }
-        Ok(Handoff { producer, stats, held_pages: installation.held_pages(), elapsed: began.elapsed() })
+        Ok(Handoff { producer, node, stats, held_pages: installation.held_pages(), elapsed: began.elapsed() })
     }
 
     async fn connect(&self) -> Result<Link, BringError> {

@@ -170,6 +170,7 @@ fn of_completions() -> Named {
             "PromptProgress",
             object(&json!({"total": integer(), "cache": integer(), "processed": integer(), "time_ms": number()})),
         ),
+        ("PrefillChoice", prefill_choice()),
         (
             "Timings",
             object(&json!({
@@ -183,7 +184,9 @@ fn of_completions() -> Named {
                 "predicted_per_token_ms": number(),
                 "predicted_per_second": number(),
                 "kv_source": described(json!({"enum": ["local", "producer"]}), "Where the prompt's keys and values come from."),
-                "kv_fallback?": described(text(), "Why no producer helped."),
+                "kv_fallback?": described(text(), "Why it is not as it was chosen: what each producer said that failed, or why none was asked."),
+                "kv_lost_ms?": described(number(), "Time lost with producers that failed."),
+                "kv_choice?": described(named("PrefillChoice"), "How it was chosen who computes, if the prompt was long enough."),
                 "kv_producer?": described(text(), "The producer's name."),
                 "kv_brought_n?": described(integer(), "Tokens of the prompt that the producer computed."),
                 "kv_pages?": described(integer(), "Pages that it sent."),
@@ -193,6 +196,23 @@ fn of_completions() -> Named {
             })),
         ),
     ]
+}
+
+fn prefill_choice() -> Value {
+    let place = || described(text(), "`local`, or a producer's address.");
+    let candidate = object(&json!({
+        "place": place(),
+        "verdict": {"enum": ["cheapest", "first_try", "retry", "not_chosen", "back_off"]},
+        "queue_ms?": described(number(), "Waiting for others. Expected times are absent where nothing was measured yet."),
+        "compute_ms?": described(number(), "Computing."),
+        "wire_ms?": described(number(), "Travelling, at the same time as computing."),
+        "fixed_ms?": described(number(), "What does not depend on the length."),
+        "total_ms?": described(number(), "Queue, the longer of computing and travelling, and what is fixed."),
+        "measured_ms_ago?": described(integer(), "Of a retry: when it was measured last."),
+        "usable_in_ms?": described(integer(), "Of one that is left alone after failures: until when."),
+        "failures?": described(integer(), "Of one that is left alone: failures in a row."),
+    }));
+    object(&json!({"place": place(), "candidates": array(candidate)}))
 }
 
 fn of_openai() -> Named {

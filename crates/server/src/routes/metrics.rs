@@ -2,7 +2,6 @@
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::State;
 use axum::http::header;
@@ -11,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::record::{Counters, RequestKind};
-use crate::remote::RemoteCounts;
+use crate::remote::{ProducerCounts, RemoteCounts};
 use crate::settings::Page;
 use muser_host::EngineStatus;
 
@@ -26,7 +25,7 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> 
     llama_cpp(&mut text, &status);
     own(&mut text, &status, &app.counters);
     if let Some(remote) = &service.remote {
-        handoffs(&mut text, &remote.counts);
+        handoffs(&mut text, &remote.counts());
     }
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0).into_response())
 }
@@ -51,12 +50,28 @@ fn llama_cpp(text: &mut Exposition, status: &EngineStatus) {
 }
 
 fn handoffs(text: &mut Exposition, counts: &RemoteCounts) {
-    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    text.counter("muser:handoffs_total", "Prompts that came from producers.", of(&counts.handoffs));
-    text.counter("muser:handoff_failures_total", "Attempts at producers that failed.", of(&counts.failures));
+    type Read = fn(&ProducerCounts) -> f64;
+    let by_producer: [(&str, &str, Read); 7] = [
+        ("muser:handoffs_total", "Prompts that came from producers.", |sums| sums.handoffs as f64),
+        ("muser:handoff_failures_total", "Attempts at producers that failed.", |sums| sums.failures as f64),
+        ("muser:handoff_tokens_total", "Tokens that came from producers.", |sums| sums.tokens as f64),
+        ("muser:handoff_bytes_total", "Bytes of pages from producers.", |sums| sums.payload_bytes as f64),
+        ("muser:handoff_wire_bytes_total", "Bytes of them as they travelled.", |sums| sums.wire_bytes as f64),
+        ("muser:handoff_seconds_total", "Seconds that handoffs took.", |sums| sums.seconds),
+        ("muser:handoff_lost_seconds_total", "Seconds lost with attempts that failed.", |sums| sums.lost_seconds),
+    ];
+    for (name, help, read) in by_producer {
+        text.head(name, help, "counter");
+        for (address, sums) in &counts.producers {
+            text.sample(&format!("{name}{{producer=\"{address}\"}}"), read(sums));
+        }
+    }
     let what = "Prompts that were computed here because no producer helped.";
-    text.counter("muser:handoff_fallbacks_total", what, of(&counts.fallbacks));
-    text.counter("muser:handoff_bytes_total", "Bytes of pages from producers.", of(&counts.payload_bytes));
+    text.counter("muser:handoff_fallbacks_total", what, counts.fallbacks);
+    text.head("muser:prefill_choices_total", "Choices of who computes a long prompt.", "counter");
+    for ((place, reason), count) in &counts.choices {
+        text.sample(&format!("muser:prefill_choices_total{{place=\"{place}\",reason=\"{reason}\"}}"), count);
+    }
 }
 
 fn own(text: &mut Exposition, status: &EngineStatus, counters: &Counters) {

@@ -1,0 +1,271 @@
+//! The policy at work: what each place is busy with, what requests took, and the file that keeps what was learnt.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use muser_cluster::handoff::Handoff;
+use muser_cluster::policy::{Candidate, Observation, Place, Policy, Trial};
+use muser_host::EngineStatus;
+use muser_kv::PAGE_ROWS;
+
+use super::source::Chosen;
+
+/// What is learnt is written at most this often, and at the end.
+const SAVE_EVERY_MS: u64 = 5000;
+
+/// Where what was learnt is kept, and whom to tell if that fails.
+#[derive(Clone)]
+pub struct PolicyFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Hears why it could not be written: once, until it can be again.
+    pub report: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Chooses places, and learns.
+pub struct Chooser {
+    state: Mutex<State>,
+    began: Instant,
+    /// Locked while it is written, so that nothing older comes after something newer.
+    file: Mutex<File>,
+    /// Rows below which a request tells too little about a place.
+    trial_rows_min: u64,
+}
+
+struct State {
+    policy: Policy,
+    under_way: HashMap<u64, Work>,
+    next: u64,
+    /// How long each producer let the last request wait, and when that was.
+    queues: HashMap<Place, (f64, u64)>,
+    /// `None` while everything is written.
+    unsaved_since_ms: Option<u64>,
+}
+
+/// Rows that a place was given by this server.
+struct Work {
+    place: Place,
+    rows: Range<u64>,
+    /// Whether the engine here runs it, and tells of it itself.
+    runs_here: bool,
+}
+
+struct File {
+    file: Option<PolicyFile>,
+    is_reported: bool,
+}
+
+/// Work that a place was given. Dropped, it is over.
+pub struct UnderWay {
+    chooser: Arc<Chooser>,
+    number: u64,
+}
+
+/// Watches a prompt that is computed here, in order to learn from it.
+pub struct LocalWatch {
+    under_way: UnderWay,
+    prompt: u64,
+    started: Option<Started>,
+}
+
+struct Started {
+    at: Instant,
+    reused: u64,
+    slot: usize,
+    others: Vec<(u64, usize)>,
+}
+
+impl Chooser {
+    /// One that begins with `policy`, and tries places only by prompts that lack `trial_rows_min` rows.
+    pub fn new(policy: Policy, file: Option<PolicyFile>, trial_rows_min: u64) -> Self {
+        let state =
+            State { policy, under_way: HashMap::new(), next: 0, queues: HashMap::new(), unsaved_since_ms: None };
+        let file = Mutex::new(File { file, is_reported: false });
+        Self { state: Mutex::new(state), began: Instant::now(), file, trial_rows_min }
+    }
+
+    /// Chooses among places, each with the rows that it would compute and the bytes that would travel; `None` if none of
+    /// them may be used now.
+    pub fn choose(&self, places: &[(Place, Range<u64>, u64)], status: &EngineStatus) -> Option<Chosen> {
+        let (state, at_ms) = (self.lock(), self.now_ms());
+        let candidate = |(place, rows, wire_bytes): &(Place, Range<u64>, u64)| {
+            let is_tried = state.under_way.values().any(|work| work.place == *place);
+            let too_short = rows.end - rows.start < self.trial_rows_min;
+            Candidate {
+                place: *place,
+                compute: rows.clone(),
+                wire_bytes: *wire_bytes,
+                queue_ms: state.queue_ms(*place, status, at_ms),
+                trial: if is_tried || too_short { Trial::Barred } else { Trial::Allowed },
+            }
+        };
+        let candidates: Vec<Candidate> = places.iter().map(candidate).collect();
+        Some(Chosen { choice: state.policy.choose(&candidates, at_ms)?, at_ms })
+    }
+
+    /// Notes that a place was given these rows.
+    pub fn begin(self: &Arc<Self>, place: Place, rows: Range<u64>) -> UnderWay {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.under_way.insert(number, Work { place, rows, runs_here: false });
+        UnderWay { chooser: Arc::clone(self), number }
+    }
+
+    /// Watches a prompt that is about to be computed here, of which the rows from `held` on are missing.
+    pub fn watch(self: &Arc<Self>, held: u64, prompt: u64) -> LocalWatch {
+        LocalWatch { under_way: self.begin(Place::Local, held..prompt), prompt, started: None }
+    }
+
+    /// Learns from what a producer brought.
+    pub fn brought(self: &Arc<Self>, place: Place, handoff: &Handoff) {
+        let (stats, elapsed_ms) = (&handoff.stats, handoff.elapsed.as_secs_f64() * 1e3);
+        let held = (handoff.held_pages * PAGE_ROWS) as u64;
+        let rows = u64::from(stats.rows);
+        // What took how long is not told: each of the two took no longer than all of it.
+        let observation = Observation {
+            place,
+            compute: held.max(stats.reused_rows.into()).min(rows)..rows,
+            compute_ms: elapsed_ms,
+            wire_bytes: stats.stored_bytes,
+            wire_ms: elapsed_ms,
+            queue_ms: 0.0,
+            total_ms: elapsed_ms,
+        };
+        let now_ms = self.now_ms();
+        let mut state = self.lock();
+        state.queues.insert(place, (observation.queue_ms, now_ms));
+        state.policy.met(place, handoff.node);
+        state.policy.observe(&observation, now_ms);
+        self.save_soon(state, now_ms);
+    }
+
+    /// Leaves a producer alone for a while, and says how long, in ms.
+    pub fn failed(&self, place: Place) -> u64 {
+        let now_ms = self.now_ms();
+        self.lock().policy.fail(place, now_ms).saturating_sub(now_ms)
+    }
+
+    /// Writes what is not yet written.
+    pub fn save(&self) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(PolicyFile { path, report }) = file.file.clone() else { return };
+        let policy = {
+            let mut state = self.lock();
+            if state.unsaved_since_ms.take().is_none() {
+                return;
+            }
+            state.policy.clone()
+        };
+        let saved = policy.save(&path);
+        if let (Err(error), false) = (&saved, file.is_reported) {
+            report(&format!("what was learnt about producers cannot be kept: {error}"));
+        }
+        file.is_reported = saved.is_err();
+    }
+
+    /// Has the file written, away from the tasks, if that was not done for a while.
+    fn save_soon(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now_ms: u64) {
+        let since_ms = *state.unsaved_since_ms.get_or_insert(now_ms);
+        drop(state);
+        // The first observation is written with those of the next seconds, or at the end.
+        if now_ms.saturating_sub(since_ms) >= SAVE_EVERY_MS {
+            let chooser = Arc::clone(self);
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn_blocking(move || chooser.save());
+            }
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How long a place is busy with what it was given, as far as that is known here. This node computes all prompts that
+    /// run and wait; a producer lets wait as long as it did last, less the time that has passed since, or as long as it
+    /// needs for what this server has given it.
+    fn queue_ms(&self, place: Place, status: &EngineStatus, now_ms: u64) -> f64 {
+        let time = |rows: &Range<u64>| self.policy.compute_ms(place, rows).unwrap_or(0.0);
+        let given = self.under_way.values().filter(|work| work.place == place && !work.runs_here);
+        let given_ms: f64 = given.map(|work| time(&work.rows)).sum();
+        if place == Place::Local {
+            let running = status.slots.iter().filter_map(|slot| slot.task);
+            let rest =
+                running.map(|task| task.computed_tokens.min(task.prompt_tokens) as u64..task.prompt_tokens as u64);
+            return given_ms + rest.map(|rows| time(&rows)).sum::<f64>();
+        }
+        let last_ms =
+            self.queues.get(&place).map_or(0.0, |(last_ms, at_ms)| last_ms - now_ms.saturating_sub(*at_ms) as f64);
+        given_ms.max(last_ms)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.chooser.lock().under_way.remove(&self.number);
+    }
+}
+
+impl LocalWatch {
+    /// The prompt left the queue with `reused` rows.
+    pub fn started(&mut self, at: Instant, reused: usize, slot: usize, status: &EngineStatus) {
+        if let Some(work) = self.under_way.chooser.lock().under_way.get_mut(&self.under_way.number) {
+            work.runs_here = true;
+        }
+        self.started = Some(Started { at, reused: reused as u64, slot, others: others(status, slot) });
+    }
+
+    /// The prompt is computed, and its first token chosen. The engine's time is divided by the rows of this prompt and of
+    /// others; if others came or went meanwhile, theirs are not known, and nothing is learnt unless nothing is known yet.
+    pub fn first_token(self, at: Instant, status: &EngineStatus) {
+        let chooser = &self.under_way.chooser;
+        let Some(started) = self.started else { return };
+        let rows = started.reused..self.prompt;
+        // So few rows say how long a step takes, not how long a row does.
+        if rows.end.saturating_sub(rows.start) < PAGE_ROWS as u64 {
+            return;
+        }
+        let (before, after) = (&started.others, others(status, started.slot));
+        let same = before.iter().map(|(number, _)| number).eq(after.iter().map(|(number, _)| number));
+        let (now_ms, mut state) = (chooser.now_ms(), chooser.lock());
+        if !same && state.policy.knows(Place::Local) {
+            return;
+        }
+        let of_others: usize = before.iter().zip(&after).map(|((_, from), (_, to))| to.saturating_sub(*from)).sum();
+        let own = (rows.end - rows.start) as f64;
+        let total_ms = at.saturating_duration_since(started.at).as_secs_f64() * 1e3;
+        let compute_ms = if same { total_ms * own / (own + of_others as f64) } else { total_ms };
+        let observation = Observation {
+            place: Place::Local,
+            compute: rows,
+            compute_ms,
+            wire_bytes: 0,
+            wire_ms: 0.0,
+            queue_ms: total_ms - compute_ms,
+            total_ms,
+        };
+        state.policy.observe(&observation, now_ms);
+        chooser.save_soon(state, now_ms);
+    }
+}
+
+impl std::fmt::Debug for LocalWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalWatch").field("prompt", &self.prompt).finish_non_exhaustive()
+    }
+}
+
+/// Requests that run in other slots, with the rows that each has.
+fn others(status: &EngineStatus, slot: usize) -> Vec<(u64, usize)> {
+    let slots = status.slots.iter().enumerate().filter(|(index, _)| *index != slot);
+    slots.filter_map(|(_, slot)| slot.task).map(|task| (task.number, task.computed_tokens)).collect()
+}

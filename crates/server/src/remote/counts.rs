@@ -1,0 +1,64 @@
+//! What became of long prompts, counted for the metrics.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muser_cluster::handoff::{Address, Handoff};
+
+use super::source::{Chosen, place_name, verdict_name};
+
+/// Sums since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RemoteCounts {
+    /// By producer, those that were not asked yet included.
+    pub producers: BTreeMap<Address, ProducerCounts>,
+    /// Prompts that were computed here although it was not chosen.
+    pub fallbacks: u64,
+    /// Choices, by place and reason.
+    pub choices: BTreeMap<(String, &'static str), u64>,
+}
+
+/// Sums over one producer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProducerCounts {
+    /// Prompts that it computed.
+    pub handoffs: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Tokens that it computed or had.
+    pub tokens: u64,
+    /// Bytes of pages that came.
+    pub payload_bytes: u64,
+    /// Bytes of them as they travelled.
+    pub wire_bytes: u64,
+    /// Seconds of handoffs.
+    pub seconds: f64,
+    /// Seconds that were lost with attempts that failed.
+    pub lost_seconds: f64,
+}
+
+impl RemoteCounts {
+    /// A producer brought pages for so many tokens.
+    pub fn brought(&mut self, address: Address, handoff: &Handoff, tokens: usize) {
+        let sums = self.producers.entry(address).or_default();
+        sums.handoffs += 1;
+        sums.tokens += tokens as u64;
+        sums.payload_bytes += handoff.stats.payload_bytes;
+        sums.wire_bytes += handoff.stats.stored_bytes;
+        sums.seconds += handoff.elapsed.as_secs_f64();
+    }
+
+    /// A producer failed.
+    pub fn failed(&mut self, address: Address, lost: Duration) {
+        let sums = self.producers.entry(address).or_default();
+        sums.failures += 1;
+        sums.lost_seconds += lost.as_secs_f64();
+    }
+
+    /// A place was chosen.
+    pub fn chosen(&mut self, Chosen { choice, .. }: &Chosen) {
+        let chosen = choice.explanations.iter().find(|each| each.place == choice.place);
+        let reason = chosen.map_or("none", |each| verdict_name(each.verdict));
+        *self.choices.entry((place_name(choice.place), reason)).or_default() += 1;
+    }
+}

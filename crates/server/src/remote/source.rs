@@ -1,0 +1,124 @@
+//! Where the keys and values of a prompt came from, and how that was decided, as answers tell it.
+
+use std::time::Duration;
+
+use muser_cluster::handoff::Handoff;
+use muser_cluster::policy::{Choice, Cost, Explanation, Place, Verdict};
+use muser_kv::PAGE_ROWS;
+use serde_json::{Map, Value, json};
+
+/// Where the keys and values of a prompt came from: those that were not held were computed by a producer, or here.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// What a producer brought.
+    pub handoff: Option<Handoff>,
+    /// The choice among places, if the prompt was long enough for one.
+    pub chosen: Option<Chosen>,
+    /// Why it is not as it was chosen: what each producer said that failed, or why none could be asked.
+    pub fallback: Option<String>,
+    /// Time that was lost with producers that failed.
+    pub lost: Duration,
+}
+
+/// A choice, and when it was made.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// Who, and why.
+    pub choice: Choice,
+    /// By the policy's clock.
+    pub at_ms: u64,
+}
+
+impl Source {
+    /// Tokens of the prompt that a producer computed.
+    pub fn brought_tokens(&self) -> usize {
+        self.handoff.as_ref().map_or(0, |handoff| handoff.stats.rows as usize - handoff.held_pages * PAGE_ROWS)
+    }
+
+    /// Adds a reason why it is not as it was chosen.
+    pub fn add_reason(&mut self, reason: &str) {
+        match &mut self.fallback {
+            Some(reasons) => *reasons += &format!("; {reason}"),
+            none => *none = Some(reason.to_owned()),
+        }
+    }
+
+    /// What an answer's times say of it.
+    pub fn fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut add = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        add("kv_source", if self.handoff.is_some() { "producer" } else { "local" }.into());
+        if let Some(handoff) = &self.handoff {
+            add("kv_producer", handoff.producer.as_str().into());
+            add("kv_brought_n", self.brought_tokens().into());
+            add("kv_pages", handoff.stats.pages.into());
+            add("kv_payload_bytes", handoff.stats.payload_bytes.into());
+            add("kv_wire_bytes", handoff.stats.stored_bytes.into());
+            add("kv_ms", milliseconds(handoff.elapsed).into());
+        }
+        if let Some(reason) = &self.fallback {
+            add("kv_fallback", reason.as_str().into());
+        }
+        if self.lost > Duration::ZERO {
+            add("kv_lost_ms", milliseconds(self.lost).into());
+        }
+        if let Some(chosen) = &self.chosen {
+            add("kv_choice", chosen.object());
+        }
+        fields
+    }
+}
+
+impl Chosen {
+    fn object(&self) -> Value {
+        let candidates: Vec<Value> =
+            self.choice.explanations.iter().map(|explanation| candidate(explanation, self.at_ms)).collect();
+        json!({"place": place_name(self.choice.place), "candidates": candidates})
+    }
+}
+
+/// How a place is called: a producer by its address.
+pub fn place_name(place: Place) -> String {
+    match place {
+        Place::Local => "local".into(),
+        Place::Producer(address) => address.to_string(),
+    }
+}
+
+/// What became of a candidate, in one word.
+pub fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Cheapest => "cheapest",
+        Verdict::FirstTry => "first_try",
+        Verdict::Retry { .. } => "retry",
+        Verdict::Dearer => "not_chosen",
+        Verdict::BackOff { .. } => "back_off",
+    }
+}
+
+fn candidate(explanation: &Explanation, at_ms: u64) -> Value {
+    let mut object = json!({
+        "place": place_name(explanation.place),
+        "verdict": verdict_name(explanation.verdict),
+    });
+    if let Some(Cost { queue_ms, compute_ms, wire_ms, fixed_ms, total_ms }) = explanation.cost {
+        object["queue_ms"] = queue_ms.into();
+        object["compute_ms"] = compute_ms.into();
+        object["wire_ms"] = wire_ms.into();
+        object["fixed_ms"] = fixed_ms.into();
+        object["total_ms"] = total_ms.into();
+    }
+    match explanation.verdict {
+        Verdict::Retry { age_ms } => object["measured_ms_ago"] = age_ms.into(),
+        Verdict::BackOff { until_ms, failures } => {
+            object["usable_in_ms"] = until_ms.saturating_sub(at_ms).into();
+            object["failures"] = failures.into();
+        }
+        Verdict::Cheapest | Verdict::FirstTry | Verdict::Dearer => {}
+    }
+    object
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
