@@ -20,7 +20,7 @@ pub struct KernelTimes {
 /// One sender's bytes and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendAccount {
-    /// Payload that the receiver installed.
+    /// Bytes of the pages, as they were sent.
     pub payload_bytes: u64,
     /// Time of the kernel, if it tells.
     pub busy: Option<Duration>,
@@ -35,12 +35,12 @@ impl SendAccount {
         Self { payload_bytes, busy: busy.map(Duration::from_micros), wall }
     }
 
-    /// Payload over the time in which the kernel was busy sending, in Gbit/s. `None` without a kernel that tells.
+    /// Bytes over the time in which the kernel was busy sending, in Gbit/s. `None` without a kernel that tells.
     pub fn busy_gbit_per_s(&self) -> Option<f64> {
         self.busy.and_then(|busy| gbit_per_s(self.payload_bytes, busy))
     }
 
-    /// Payload over the wall clock, in Gbit/s. `None` for no time at all.
+    /// Bytes over the wall clock, in Gbit/s. `None` for no time at all.
     pub fn wall_gbit_per_s(&self) -> Option<f64> {
         gbit_per_s(self.payload_bytes, self.wall)
     }

@@ -1,17 +1,41 @@
 //! Sending no faster than the link was measured to take: by the kernel where it can, by a token bucket elsewhere.
 
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How a connection is paced.
+/// Who spaces the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacedBy {
+    /// The kernel, lane by lane; the bucket where it does not take the rate.
+    Kernel,
+    /// A bucket that all lanes share.
+    Bucket,
+}
+
+/// The rate of a link, which all lanes that send at a time have together.
 #[derive(Debug)]
-pub enum Pacing {
-    /// The kernel spaces the packets. Senders do nothing.
-    Kernel {
-        /// The rate it was given.
-        bytes_per_s: u64,
-    },
-    /// Senders ask the bucket.
-    Bucket(TokenBucket),
+pub struct Pace {
+    bytes_per_s: NonZeroU64,
+    by: PacedBy,
+    /// Lanes that have something to send.
+    sending: AtomicU64,
+    bucket: Mutex<TokenBucket>,
+}
+
+/// One lane's part in a [`Pace`].
+#[derive(Debug)]
+pub struct LanePace {
+    pace: Arc<Pace>,
+    by: PacedBy,
+    /// The rate that the kernel was given; 0 for none.
+    given: u64,
+    /// Since when it has something to send.
+    since: Option<Duration>,
+    /// For how long it had something to send before that.
+    sending: Duration,
 }
 
 /// A rate and a burst. Time is an argument, in any unit of time that only rises.
@@ -36,31 +60,92 @@ pub struct NoRate {
 
 const BILLION: i128 = 1_000_000_000;
 
-impl Pacing {
-    /// Paces a connection, by the kernel if it takes the rate.
-    ///
-    /// # Errors
-    /// [`NoRate`].
-    #[cfg(target_os = "linux")]
-    pub fn of(
-        socket: std::os::fd::BorrowedFd<'_>,
-        bytes_per_s: u64,
-        burst_bytes: u64,
-        now: Duration,
-    ) -> Result<Self, NoRate> {
-        let bucket = TokenBucket::new(bytes_per_s, burst_bytes, now)?;
-        Ok(match crate::socket_options::set_pacing_rate(socket, bytes_per_s) {
-            Ok(()) => Self::Kernel { bytes_per_s },
-            Err(_) => Self::Bucket(bucket),
-        })
+/// Bytes of [`Pace`]'s bucket: what the rate allows in this part of a second, and no less than a piece of a lane's output.
+const BURSTS_PER_S: u64 = 100;
+const BURST_BYTES_MIN: u64 = 64 << 10;
+
+impl Pace {
+    /// A link of this rate.
+    pub fn new(bytes_per_s: NonZeroU64, by: PacedBy) -> Arc<Self> {
+        let (rate, burst) = (bytes_per_s.get(), (bytes_per_s.get() / BURSTS_PER_S).max(BURST_BYTES_MIN));
+        let bucket = Mutex::new(TokenBucket::full(rate, burst, Duration::ZERO));
+        Arc::new(Self { bytes_per_s, by, sending: AtomicU64::new(0), bucket })
     }
 
-    /// How long to wait before `bytes` are sent, which are counted as sent then.
-    pub fn wait(&mut self, bytes: u64, now: Duration) -> Duration {
-        match self {
-            Self::Kernel { .. } => Duration::ZERO,
-            Self::Bucket(bucket) => bucket.wait(bytes, now),
+    /// The rate of all lanes together.
+    pub fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s.get()
+    }
+
+    /// A lane that sends nothing yet.
+    pub fn lane(self: &Arc<Self>) -> LanePace {
+        LanePace { pace: Arc::clone(self), by: self.by, given: 0, since: None, sending: Duration::ZERO }
+    }
+
+    /// What each of the lanes that send may send.
+    fn share(&self) -> u64 {
+        (self.bytes_per_s.get() / self.sending.load(Ordering::Relaxed).max(1)).max(1)
+    }
+
+    fn bucket(&self) -> std::sync::MutexGuard<'_, TokenBucket> {
+        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LanePace {
+    /// The lane has something to send, and how long it has to wait before that. Its part of the rate goes to the kernel
+    /// through `give_kernel`; if that fails, the bucket counts from now on.
+    pub fn begin(&mut self, now: Duration, give_kernel: impl FnOnce(u64) -> io::Result<()>) -> Duration {
+        if self.since.is_none() {
+            self.pace.sending.fetch_add(1, Ordering::Relaxed);
+            self.since = Some(now);
         }
+        let share = self.pace.share();
+        if self.by == PacedBy::Kernel && self.given != share {
+            match give_kernel(share) {
+                Ok(()) => self.given = share,
+                Err(_) => self.by = PacedBy::Bucket,
+            }
+        }
+        match self.by {
+            PacedBy::Kernel => Duration::ZERO,
+            PacedBy::Bucket => self.pace.bucket().wait(0, now),
+        }
+    }
+
+    /// Counts bytes that were sent.
+    pub fn sent(&mut self, bytes: u64, now: Duration) {
+        if self.by == PacedBy::Bucket {
+            self.pace.bucket().wait(bytes, now);
+        }
+    }
+
+    /// The lane has nothing to send.
+    pub fn end(&mut self, now: Duration) {
+        if let Some(since) = self.since.take() {
+            self.pace.sending.fetch_sub(1, Ordering::Relaxed);
+            self.sending += now.saturating_sub(since);
+        }
+    }
+
+    /// For how long the lane had something to send since this was last asked; `None` if the kernel paces, which keeps
+    /// account itself.
+    pub fn take_sending(&mut self, now: Duration) -> Option<Duration> {
+        let under_way = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        self.since = self.since.map(|_| now);
+        let sending = std::mem::take(&mut self.sending) + under_way;
+        (self.by == PacedBy::Bucket).then_some(sending)
+    }
+
+    /// Whether other lanes send as well.
+    pub fn is_shared(&self) -> bool {
+        self.pace.sending.load(Ordering::Relaxed) > 1
+    }
+}
+
+impl Drop for LanePace {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
     }
 }
 
@@ -73,7 +158,12 @@ impl TokenBucket {
         if bytes_per_s == 0 || burst_bytes == 0 {
             return Err(NoRate { bytes_per_s, burst_bytes });
         }
-        Ok(Self { bytes_per_s, burst_bytes, level: i128::from(burst_bytes) * BILLION, last: now })
+        Ok(Self::full(bytes_per_s, burst_bytes, now))
+    }
+
+    /// As [`Self::new`], for numbers above 0.
+    fn full(bytes_per_s: u64, burst_bytes: u64, now: Duration) -> Self {
+        Self { bytes_per_s, burst_bytes, level: i128::from(burst_bytes) * BILLION, last: now }
     }
 
     /// How long to wait before `bytes` are sent, which are counted as sent then. More than a burst is allowed, and paid for
@@ -119,6 +209,67 @@ mod tests {
             let used = (now - paused).as_secs_f64() * rate as f64;
             assert!(sent as f64 >= used * 0.99 - 65_536.0, "seed {seed}: {sent} bytes sent, {used} were possible");
         }
+    }
+
+    /// Lanes that come and go, each sending a piece whenever it need not wait.
+    #[test]
+    fn lanes_that_send_at_a_time_have_the_rate_together() {
+        for seed in 0..20 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let rate = random.u64(1_000_000..1_000_000_000);
+            let pace = Pace::new(NonZeroU64::new(rate).unwrap(), PacedBy::Bucket);
+            let mut lanes: Vec<LanePace> = (0..random.usize(1..5)).map(|_| pace.lane()).collect();
+            let (mut now, mut sent) = (Duration::ZERO, 0);
+            for _ in 0..2000 {
+                let mut waits = Vec::new();
+                for lane in &mut lanes {
+                    let wait = lane.begin(now, |_| panic!("the kernel is not asked"));
+                    if wait.is_zero() {
+                        lane.sent(40_000, now);
+                        sent += 40_000;
+                    } else {
+                        waits.push(wait);
+                    }
+                }
+                now += waits.into_iter().min().unwrap_or(Duration::from_micros(1));
+            }
+            let (most, burst) = (now.as_secs_f64() * rate as f64, (rate / 100).max(65_536) as f64);
+            let sent = f64::from(sent);
+            assert!(sent <= most + burst + 40_000.0, "seed {seed}: {sent} bytes, {most} by the rate");
+            assert!(sent >= most * 0.99, "seed {seed}: {sent} bytes, {most} by the rate");
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_given_a_lanes_part_whenever_that_changes_and_the_bucket_counts_if_it_takes_none() {
+        let pace = Pace::new(NonZeroU64::new(1000).unwrap(), PacedBy::Kernel);
+        let (mut first, mut second, now) = (pace.lane(), pace.lane(), Duration::ZERO);
+        let begin = |lane: &mut LanePace| {
+            let mut given = None;
+            let wait = lane.begin(now, |rate| {
+                given = Some(rate);
+                Ok(())
+            });
+            assert_eq!(wait, Duration::ZERO);
+            given
+        };
+        assert_eq!((begin(&mut first), begin(&mut first)), (Some(1000), None));
+        assert_eq!((begin(&mut second), begin(&mut first)), (Some(500), Some(500)));
+        assert!(first.is_shared());
+        drop(second);
+        assert_eq!(begin(&mut first), Some(1000));
+        first.end(now);
+        first.end(now);
+        let mut third = pace.lane();
+        assert_eq!(third.begin(now, |_| Err(io::ErrorKind::Unsupported.into())), Duration::ZERO);
+        assert!(!third.is_shared());
+        third.sent(BURST_BYTES_MIN + 500, now);
+        assert_eq!(third.begin(now, |_| panic!("asked again")), Duration::from_millis(500));
+        let at = Duration::from_secs;
+        third.end(at(2));
+        third.begin(at(5), |_| panic!("asked again"));
+        assert_eq!(third.take_sending(at(6)), Some(at(3)));
+        assert_eq!((third.take_sending(at(7)), first.take_sending(at(7))), (Some(at(1)), None));
     }
 
     #[test]

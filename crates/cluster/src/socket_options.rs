@@ -1,4 +1,5 @@
-//! Two socket options of Linux that no wrapper offers: the pacing rate, and the kernel's own account of a connection.
+//! Three socket options of Linux that no wrapper offers: the pacing rate, how much may wait in the kernel, and its own
+//! account of a connection.
 //!
 //! The only home of `unsafe` in this crate: one call each.
 
@@ -21,6 +22,24 @@ pub fn set_pacing_rate(socket: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<(
             libc::SO_MAX_PACING_RATE,
             (&raw const bytes_per_s).cast(),
             OPTION_U64_BYTES,
+        )
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks the kernel to take no more while more than `bytes` that it has not sent wait there.
+///
+/// # Errors
+/// What the kernel says; the limit is as it was.
+pub fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    // SAFETY: the descriptor is open while it is borrowed; the pointer is to a live u32, whose length is given.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const bytes).cast(),
+            OPTION_U32_BYTES,
         )
     };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -50,6 +69,7 @@ pub fn kernel_times(socket: BorrowedFd<'_>) -> io::Result<KernelTimes> {
     })
 }
 
+const OPTION_U32_BYTES: libc::socklen_t = 4;
 const OPTION_U64_BYTES: libc::socklen_t = 8;
 
 /// The u64 at an offset of what the kernel wrote, if it wrote that far.
@@ -96,5 +116,6 @@ mod tests {
         let file = std::fs::File::open(file!()).or_else(|_| std::fs::File::open("Cargo.toml")).unwrap();
         assert!(kernel_times(file.as_fd()).is_err());
         assert!(set_pacing_rate(file.as_fd(), 1).is_err());
+        assert!(set_unsent_max(file.as_fd(), 1).is_err());
     }
 }

@@ -83,6 +83,17 @@ pub enum SendError {
     Key(#[from] KeyError),
 }
 
+/// What was sent of a handoff so far, even if it still waits in the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Rows of the handoff.
+    pub rows: u32,
+    /// Bytes of the pages before packing.
+    pub payload_bytes: u64,
+    /// Bytes of the pages as stored in the frames.
+    pub stored_bytes: u64,
+}
+
 /// The pages of one handoff that were sent, and the chain over their frames.
 #[derive(Debug)]
 pub(crate) struct Departures {
@@ -102,6 +113,13 @@ impl Departures {
 
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// What was sent of a handoff of so many rows.
+    pub(crate) fn sent(&self, rows: u32) -> Sent {
+        let pages = self.plan.page_count() - self.left();
+        let payload_bytes = pages * u64::from(self.plan.page_bytes());
+        Sent { rows, payload_bytes, stored_bytes: self.manifest.stored_bytes() }
     }
 
     /// Pages that were not sent yet.

@@ -30,7 +30,7 @@ mod transfer;
 
 pub use body::BodyError;
 pub use codec::{Codecs, PageCodec, PagePacker, UnpackError};
-pub use departures::SendError;
+pub use departures::{SendError, Sent};
 pub use failure::Failure;
 pub use header::{FRAME_VERSION, FrameError, FrameHeader, FrameKind, Limits};
 pub use hello::{Component, Hello, HelloAck, Identity, Node, VERSIONS};

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::HandoffId;
 use crate::codec::Codecs;
-use crate::departures::{Departures, SendError};
+use crate::departures::{Departures, SendError, Sent};
 use crate::failure::Failure;
 use crate::header::Limits;
 use crate::hello::{Hello, HelloAck, Node, VERSIONS};
@@ -344,6 +344,13 @@ impl Sender {
     /// Longest `Pages` body on this connection, in bytes; 0 before the handshake.
     pub fn frame_bytes_max(&self) -> u32 {
         self.peer.as_ref().map_or(0, |(_, max)| *max)
+    }
+
+    /// What was sent of the handoff under way; nothing, if there is none.
+    pub fn sent(&self) -> Sent {
+        let sent =
+            |handoff: &Handoff| handoff.work.as_ref().map(|work| work.sent(crate::rows_of(&handoff.request.tokens)));
+        self.handoff.as_ref().and_then(sent).unwrap_or_default()
     }
 
     fn handoff_id(&self) -> HandoffId {

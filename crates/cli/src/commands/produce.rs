@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::handoff::{Port, Producer, ProducerSettings};
-use muser_cluster::lane::LaneError;
+use muser_cluster::handoff::{Port, Producer, ProducerNews, ProducerSettings};
+use muser_cluster::pacing::PacedBy;
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use tokio::runtime::Builder;
@@ -54,6 +54,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
         context: u32::try_from(context).unwrap_or(u32::MAX),
         lanes_max: args.parallel.get().saturating_add(SPARE_LANES),
         stall_limit: Duration::from_secs(args.stall_seconds.get().into()),
+        pace: args.pace.map(|bytes_per_s| (bytes_per_s, PacedBy::Kernel)),
     };
     let acceptor = Arc::new(membership.acceptor().map_err(cannot)?);
     let producer =
@@ -75,8 +76,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
             // Nobody hears it only if the server is gone already.
             let _ = said.send(stop.await);
         };
-        let refused = |error: LaneError| tell(format_args!("muser: a lane was refused: {error}"));
-        producer.serve(port, acceptor, stopping, refused).await;
+        producer.serve(port, acceptor, stopping, tell_of).await;
         match heard.await {
             Ok(Some(failure)) => Err(cannot(failure)),
             Ok(None) | Err(_) => Ok(()),
@@ -88,6 +88,21 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     // If it has panicked, that was told.
     let _ = engine.join();
     ended
+}
+
+/// A line about what happened, and another one if the pace was not kept.
+fn tell_of(news: ProducerNews) {
+    match news {
+        ProducerNews::LaneRefused(error) => tell(format_args!("muser: a lane was refused: {error}")),
+        ProducerNews::Sent(report) => {
+            tell(format_args!("muser: {report}"));
+            if let Some(part) = report.deviation() {
+                let wrong = if part < 1.0 { "the link takes less than" } else { "more was sent than" };
+                let percent = part * 100.0;
+                tell(format_args!("muser: {wrong} the pace: {percent:.0} % of it to {}", report.decoder));
+            }
+        }
+    }
 }
 
 /// What keeps a producer from serving as it was told.

@@ -1,6 +1,6 @@
 //! The flags of machines that work together.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -32,6 +32,9 @@ pub struct ProduceArgs {
     /// How long a decoder may be silent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub stall_seconds: NonZeroU32,
+    /// Rate to send with at most, over all decoders, in Gbit/s [default: as fast as it goes].
+    #[arg(long, value_name = "GBIT_PER_S", value_parser = bytes_per_s)]
+    pub pace: Option<NonZeroU64>,
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
@@ -108,4 +111,16 @@ pub struct ProducerArgs {
     /// How long a producer may be silent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30", requires = "producer")]
     pub producer_stall_seconds: NonZeroU32,
+}
+
+/// Bytes a second of a rate in Gbit/s.
+fn bytes_per_s(gbit_per_s: &str) -> Result<NonZeroU64, String> {
+    let rate: f64 = gbit_per_s.parse().map_err(|_| "not a number".to_owned())?;
+    let bytes = rate * 1e9 / 8.0;
+    if !(1.0..=1e15).contains(&bytes) {
+        return Err("a rate is at least a byte a second, and at most 8000000 Gbit/s".into());
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be from 1 to 10^15")]
+    let bytes = bytes.round() as u64;
+    NonZeroU64::new(bytes).ok_or_else(|| "a rate is above 0".to_owned())
 }

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
 use muser_cluster::keys::KeyRing;
@@ -16,6 +17,8 @@ use crate::serving::Serving;
 pub struct Producing {
     pub child: Child,
     pub address: String,
+    /// What it says from now on.
+    said: Receiver<String>,
 }
 
 impl Producing {
@@ -27,9 +30,25 @@ impl Producing {
             assert!(stderr.read_line(&mut said).unwrap() > 0, "ended with {:?}: {said}", child.wait());
         }
         let address = said.split("producing on ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        let (say, said) = channel();
         // It must not stop at a pipe that nobody reads.
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Self { child, address }
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(say.send(line))));
+        Self { child, address, said }
+    }
+
+    /// Waits for a line with these words.
+    #[track_caller]
+    pub fn says(&self, words: &str) -> String {
+        let mut before = Vec::new();
+        loop {
+            let Ok(line) = self.said.recv_timeout(Duration::from_secs(60)) else {
+                panic!("not said: {words}: {before:?}")
+            };
+            if line.contains(words) {
+                return line;
+            }
+            before.push(line);
+        }
     }
 
     pub fn kill(&mut self) {
@@ -78,7 +97,7 @@ pub fn complete(serving: &Serving, prompt: &str) -> (Value, Value) {
 fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
     let folder = Folder::new();
     let (producer, decoder) = cluster(&folder);
-    let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
+    let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0", "--pace", "0.1"]);
     let alone = Serving::start(&[]);
     let flags = ["--cluster", &decoder, "--producer", &producing.address, "--producer-min-tokens", "40"];
     let flags = [&flags[..], &["--prefill", "producer"]].concat();
@@ -95,6 +114,8 @@ fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
         let sum = |timings| tokens(timings, "cache_n") + tokens(timings, "prompt_n") + tokens(timings, "kv_brought_n");
         assert_eq!(sum(&of_remote), sum(&of_local));
         assert!(tokens(&of_remote, "kv_payload_bytes") > 100_000, "{of_remote}");
+        let line = producing.says("muser: handoff to decoder: ");
+        assert!(line.contains(" bytes, ") && line.contains("(wall), pace 0.100 Gbit/s"), "{line}");
     }
     // A short prompt is not worth the way.
     assert_eq!(complete(&helped, "Once upon a time").1["kv_source"], "local");
@@ -131,6 +152,10 @@ fn a_producer_ends_in_order_and_with_75_if_it_cannot_serve() {
     let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
     let taken = muser(&["produce", "--cluster", &producer, "--listen", &producing.address]).refused(75);
     assert!(taken.contains("cannot produce"), "{taken}");
+    for rate in ["0", "-1", "nan", "inf", "fast", "1e-10"] {
+        let wrong = muser(&["produce", "--cluster", &producer, &format!("--pace={rate}")]).wrong_usage();
+        assert!(wrong.contains("--pace"), "{rate}: {wrong}");
+    }
     let absent = muser(&["produce", "--cluster", &folder.at("absent")]).refused(75);
     assert!(absent.contains("absent"), "{absent}");
     assert!(Command::new("kill").args(["-TERM", &producing.child.id().to_string()]).status().unwrap().success());

@@ -1,10 +1,11 @@
 //! Handoffs between two machines: pages that one computes and the other goes on with.
 //!
 //! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
-//! sends, by a `session` on each lane, and keeps the `timeline` of each handoff; `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
+//! sends, by a `session` on each lane, and keeps the `timeline` of each handoff for its `report`; `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
 
 mod producer;
 mod remote;
+mod report;
 mod session;
 #[cfg_attr(target_os = "linux", path = "socket_linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "socket_other.rs")]
@@ -13,7 +14,7 @@ mod timeline;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use muser_kv::{CacheSpec, PAGE_ROWS};
 use muser_model::{Component, Identity};
@@ -26,6 +27,7 @@ use crate::random::{self, NoRandomness};
 
 pub use producer::{Port, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Remote, RemoteSettings};
+pub use report::{HandoffReport, KeptPace, ProducerNews};
 
 /// Where a node listens.
 pub type Address = std::net::SocketAddr;
@@ -120,7 +122,7 @@ impl Member {
     }
 }
 
-/// Milliseconds since this was made, for the state machines.
+/// The time since this was made; in milliseconds for the state machines.
 #[derive(Clone, Copy, Debug)]
 struct Clock(Instant);
 
@@ -130,7 +132,11 @@ impl Clock {
     }
 
     fn now_ms(self) -> u64 {
-        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn now(self) -> Duration {
+        self.0.elapsed()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The end that computes: lanes come in, requests become work of the engine, pages go out as they are complete.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,11 @@ use muser_wire::{Codecs, RefuseCode, Request, SenderSettings};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use super::report::ProducerNews;
 use super::session::{Session, Work};
-use super::{Address, Member, PAGES_BYTES_MAX, Shape};
-use crate::lane::{Acceptor, LaneError};
+use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
+use crate::lane::Acceptor;
+use crate::pacing::{Pace, PacedBy};
 use crate::random;
 
 /// Bytes that may wait to be sent before the engine's news are left unread.
@@ -31,6 +34,8 @@ pub struct ProducerSettings {
     pub lanes_max: usize,
     /// A lane ends when the receiver is silent for longer while it is awaited.
     pub stall_limit: Duration,
+    /// The rate that all lanes together keep, in bytes a second.
+    pub pace: Option<(NonZeroU64, PacedBy)>,
 }
 
 /// An address that is listened on, before there is anything to serve.
@@ -55,6 +60,9 @@ impl Port {
     }
 }
 
+/// Hears what happens.
+pub(super) type Tell = Arc<dyn Fn(ProducerNews) + Send + Sync>;
+
 /// An engine that computes for others.
 #[derive(Debug)]
 pub struct Producer {
@@ -62,6 +70,8 @@ pub struct Producer {
     shape: Shape,
     member: Member,
     settings: ProducerSettings,
+    pub(super) clock: Clock,
+    pub(super) pace: Option<Arc<Pace>>,
     handoffs: Arc<Semaphore>,
     lanes: Arc<Semaphore>,
 }
@@ -71,18 +81,19 @@ impl Producer {
     pub fn new(host: EngineHost, shape: Shape, member: Member, settings: ProducerSettings) -> Self {
         let handoffs = Arc::new(Semaphore::new(settings.concurrent_max as usize));
         let lanes = Arc::new(Semaphore::new(settings.lanes_max));
-        Self { host, shape, member, settings, handoffs, lanes }
+        let pace = settings.pace.map(|(bytes_per_s, by)| Pace::new(bytes_per_s, by));
+        Self { host, shape, member, settings, clock: Clock::start(), pace, handoffs, lanes }
     }
 
-    /// Takes lanes until `stop` ends; those that are open end with the runtime. `refused` hears of each that does not
-    /// come to be.
+    /// Takes lanes until `stop` ends; those that are open end with the runtime. `tell` hears what happens.
     pub async fn serve(
         self: Arc<Self>,
         port: Port,
         acceptor: Arc<Acceptor>,
         stop: impl Future<Output = ()>,
-        refused: impl Fn(LaneError) + Clone + Send + 'static,
+        tell: impl Fn(ProducerNews) + Send + Sync + 'static,
     ) {
+        let tell: Tell = Arc::new(tell);
         tokio::pin!(stop);
         loop {
             let accepted = tokio::select! {
@@ -91,11 +102,11 @@ impl Producer {
             };
             // A connection that failed before it began is nobody's loss; beyond the limit it is closed at once.
             let (Ok((tcp, _)), Ok(place)) = (accepted, Arc::clone(&self.lanes).try_acquire_owned()) else { continue };
-            let (producer, acceptor, refused) = (Arc::clone(&self), Arc::clone(&acceptor), refused.clone());
+            let (producer, acceptor, tell) = (Arc::clone(&self), Arc::clone(&acceptor), Arc::clone(&tell));
             tokio::spawn(async move {
                 match acceptor.accept(tcp).await {
-                    Ok(lane) => Session::new(&producer, lane).run().await,
-                    Err(error) => refused(error),
+                    Ok(lane) => Session::new(&producer, lane, tell).run().await,
+                    Err(error) => tell(ProducerNews::LaneRefused(error)),
                 }
                 drop(place);
             });

@@ -9,18 +9,26 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::ReadyPage;
 use muser_host::{Answer, News, What};
-use muser_wire::{Acceptance, CancelReason, HandoffPlan, RefuseCode, Sender, SenderEvent};
+use muser_wire::{Acceptance, CancelReason, HandoffPlan, RefuseCode, Sender, SenderEvent, SenderTimes, Sent};
 use tokio::io::{AsyncReadExt, split};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 
-use super::producer::Producer;
+use super::producer::{Producer, Tell};
+use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
 use super::{Clock, push, socket};
+use crate::accounting::SendAccount;
 use crate::lane::Lane;
+use crate::pacing::LanePace;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes that are written at once: what is encrypted and counted in one go.
+const WRITE_BYTES: usize = 64 << 10;
+/// What the kernel has been given and has not sent is bounded by this, or by what the pace allows in 10 ms.
+const UNSENT_BYTES: u32 = 512 << 10;
+const UNSENT_BYTES_MIN: u32 = 32 << 10;
 /// How often time is looked at while nothing happens.
 const TICK: Duration = Duration::from_millis(500);
 /// A refused receiver may try again after this.
@@ -29,7 +37,9 @@ const RETRY_MS: u32 = 1000;
 /// A lane, and what goes on there.
 pub(super) struct Session<'a> {
     producer: &'a Producer,
+    tell: Tell,
     lane: Lane,
+    pace: Option<LanePace>,
     clock: Clock,
     sender: Sender,
     work: Option<Work>,
@@ -50,6 +60,10 @@ pub(super) struct Work {
     outbox: VecDeque<Outgoing>,
     /// Whether the engine has said its last word.
     computed: bool,
+    /// Whether others sent at the same time.
+    shared_pace: bool,
+    /// What the receiver was told with the commit.
+    committed: Option<(Sent, SenderTimes)>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -67,16 +81,21 @@ enum Outgoing {
 enum Happened {
     Read(io::Result<usize>),
     Pushed(io::Result<usize>),
+    Waited,
     News(Option<News>),
     Tick,
 }
 
 impl<'a> Session<'a> {
     /// A lane on which nothing was said yet.
-    pub(super) fn new(producer: &'a Producer, lane: Lane) -> Self {
+    pub(super) fn new(producer: &'a Producer, lane: Lane, tell: Tell) -> Self {
         let clock = Clock::start();
+        let pace = producer.pace.as_ref().map(|pace| pace.lane());
+        let in_10_ms = producer.pace.as_ref().map_or(u64::MAX, |pace| pace.bytes_per_s() / 100);
+        let unsent = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
+        socket::bound_unsent(&lane, unsent);
         let sender = Sender::new(producer.sender_settings(), clock.now_ms());
-        Self { producer, lane, clock, sender, work: None, unflushed: false }
+        Self { producer, tell, lane, pace, clock, sender, work: None, unflushed: false }
     }
 
     /// The lane to its end. Whatever is under way then is given up.
@@ -92,14 +111,16 @@ impl<'a> Session<'a> {
             if self.sender.is_closed() && self.has_kernel_all() {
                 return;
             }
+            let wait = self.keep_pace();
             let happened = {
                 let (mut reading, mut writing) = split(&mut self.lane);
                 let output = self.sender.output();
+                let output = &output[..output.len().min(WRITE_BYTES)];
+                let has_more = wait.is_zero() && (!output.is_empty() || self.unflushed);
                 tokio::select! {
                     read = reading.read(&mut buffer), if !self.sender.is_closed() => Happened::Read(read),
-                    pushed = push(&mut writing, output), if !output.is_empty() || self.unflushed => {
-                        Happened::Pushed(pushed)
-                    }
+                    pushed = push(&mut writing, output), if has_more => Happened::Pushed(pushed),
+                    () = sleep(wait), if !wait.is_zero() => Happened::Waited,
                     news = next_news(&mut self.work) => Happened::News(news),
                     _ = tick.tick() => Happened::Tick,
                 }
@@ -109,10 +130,14 @@ impl<'a> Session<'a> {
                 Happened::Pushed(Ok(bytes)) => {
                     self.sender.output_sent(bytes, self.clock.now_ms());
                     self.unflushed = bytes > 0;
+                    if let Some(pace) = &mut self.pace {
+                        pace.sent(bytes as u64, self.producer.clock.now());
+                    }
                 }
+                Happened::Waited => {}
                 // The peer has left, and everything with it.
                 Happened::Read(_) | Happened::Pushed(Err(_)) => return,
-                Happened::News(news) => self.tell(news),
+                Happened::News(news) => self.heed(news),
                 Happened::Tick => {
                     self.sender.tick(self.clock.now_ms());
                     // A long chunk, or a place in the engine's queue, is no silence.
@@ -124,6 +149,20 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// How long to wait before more is sent.
+    fn keep_pace(&mut self) -> Duration {
+        let Some(pace) = &mut self.pace else { return Duration::ZERO };
+        if self.sender.output().is_empty() {
+            pace.end(self.producer.clock.now());
+            return Duration::ZERO;
+        }
+        let wait = pace.begin(self.producer.clock.now(), |rate| socket::set_pacing_rate(&self.lane, rate));
+        if let Some(work) = &mut self.work {
+            work.shared_pace |= pace.is_shared();
+        }
+        wait
+    }
+
     /// Whether everything that was said is with the kernel.
     fn has_kernel_all(&self) -> bool {
         self.sender.output().is_empty() && !self.unflushed
@@ -133,20 +172,42 @@ impl<'a> Session<'a> {
     async fn hear(&mut self, event: SenderEvent) {
         match event {
             SenderEvent::Request(request) => match self.producer.begin(&request).await {
-                Ok(begun) => self.work = Some(begun),
+                Ok(begun) => {
+                    // What was sent before counts no more.
+                    if let Some(pace) = &mut self.pace {
+                        pace.take_sending(self.producer.clock.now());
+                    }
+                    self.work = Some(begun);
+                }
                 Err((code, detail)) => {
                     let retry_ms = if code == RefuseCode::Busy { RETRY_MS } else { 0 };
                     // The request is the one under way, so it can be refused.
                     let _ = self.sender.refuse(code, retry_ms, &detail);
                 }
             },
-            SenderEvent::Installed(_) | SenderEvent::Cancelled(_) | SenderEvent::Failed(_) => self.work = None,
+            SenderEvent::Installed(_) => {
+                let report = self.work.take().and_then(|work| self.report(&work));
+                report.into_iter().for_each(|report| (self.tell)(ProducerNews::Sent(report)));
+            }
+            SenderEvent::Cancelled(_) | SenderEvent::Failed(_) => self.work = None,
             SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}
         }
     }
 
+    /// A handoff that the receiver has installed.
+    fn report(&mut self, work: &Work) -> Option<HandoffReport> {
+        let (sent, times) = work.committed?;
+        let kernel = socket::kernel_times(&self.lane);
+        let account: SendAccount = work.timeline.account(sent.stored_bytes, Instant::now(), &kernel);
+        let sending = self.pace.as_mut().and_then(|pace| pace.take_sending(self.producer.clock.now()));
+        let time = sending.or(account.busy).unwrap_or(account.wall);
+        let pace = self.producer.pace.as_ref();
+        let pace = pace.map(|pace| KeptPace { bytes_per_s: pace.bytes_per_s(), shared: work.shared_pace, time });
+        Some(HandoffReport { decoder: self.lane.peer().name.as_str().to_owned(), sent, times, account, pace })
+    }
+
     /// What the engine says.
-    fn tell(&mut self, news: Option<News>) {
+    fn heed(&mut self, news: Option<News>) {
         let Some(work) = &mut self.work else { return };
         match news.map(|news| (news.at, news.what)) {
             Some((at, What::Started { reused, .. })) => {
@@ -189,6 +250,7 @@ impl<'a> Session<'a> {
                 }
                 Outgoing::Commit => {
                     let times = work.timeline.times(Instant::now(), &socket::kernel_times(&self.lane));
+                    work.committed = Some((self.sender.sent(), times));
                     self.sender.commit(times, self.clock.now_ms())
                 }
                 Outgoing::Progress(rows) => self.sender.progress(rows),
@@ -227,8 +289,19 @@ impl Work {
         requested: Instant,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        let (timeline, outbox) = (Timeline::new(requested), VecDeque::new());
-        Self { answer, plan, held_pages, nonce, timeline, accepted: false, outbox, computed: false, _permit: permit }
+        Self {
+            answer,
+            plan,
+            held_pages,
+            nonce,
+            timeline: Timeline::new(requested),
+            accepted: false,
+            outbox: VecDeque::new(),
+            computed: false,
+            shared_pace: false,
+            committed: None,
+            _permit: permit,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! What Linux tells of a lane's socket.
+//! What Linux does and tells about a lane's socket.
 
+use std::io;
 use std::os::fd::AsFd;
 
 use crate::accounting::KernelTimes;
@@ -9,4 +10,15 @@ use crate::socket_options;
 /// The kernel's account of the lane so far.
 pub(super) fn kernel_times(lane: &Lane) -> KernelTimes {
     socket_options::kernel_times(lane.as_fd()).unwrap_or_default()
+}
+
+/// Asks the kernel to send no faster.
+pub(super) fn set_pacing_rate(lane: &Lane, bytes_per_s: u64) -> io::Result<()> {
+    socket_options::set_pacing_rate(lane.as_fd(), bytes_per_s)
+}
+
+/// Keeps what the kernel has and has not sent below a limit, so that what it was given is about what it has sent.
+pub(super) fn bound_unsent(lane: &Lane, bytes: u32) {
+    // Without it the times of sending are less true, and nothing else.
+    let _ = socket_options::set_unsent_max(lane.as_fd(), bytes);
 }

@@ -2,4 +2,5 @@
 
 mod bits;
 mod failures;
+mod pace;
 mod world;

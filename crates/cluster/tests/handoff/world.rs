@@ -1,17 +1,18 @@
 //! A cluster on the loopback interface: a producer, a decoder, and the folders that let them talk.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
-    BringError, Handoff, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
+    BringError, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings, Shape,
 };
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::ledger::{FolderStorage, Ledger};
+use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::{PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::{EngineHost, What};
@@ -21,7 +22,7 @@ use muser_model::{Executor, Identity, Model};
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;
 use tempfile::TempDir;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
@@ -39,6 +40,7 @@ pub struct Producing {
     pub stop: Option<oneshot::Sender<()>>,
     pub machine: Machine,
     pub producer: Arc<Producer>,
+    pub news: mpsc::UnboundedReceiver<ProducerNews>,
 }
 
 /// The cluster's secrets.
@@ -47,6 +49,8 @@ pub struct Cluster {
     pub authority: ClusterAuthority,
     pub keys: KeyRing,
     root: std::path::PathBuf,
+    /// Of its producers.
+    pub pace: Option<(NonZeroU64, PacedBy)>,
 }
 
 pub fn machine(kv: KvLayout) -> Machine {
@@ -82,7 +86,7 @@ impl Cluster {
         let now = clock()();
         let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now).unwrap();
         let root = folder.path().to_owned();
-        Self { _folder: folder, authority, keys: KeyRing::generate(now).unwrap(), root }
+        Self { _folder: folder, authority, keys: KeyRing::generate(now).unwrap(), root, pace: None }
     }
 
     /// The folder of a node that has joined.
@@ -114,13 +118,15 @@ impl Cluster {
             context: u32::try_from(CONTEXT).unwrap(),
             lanes_max: 8,
             stall_limit: Duration::from_secs(60),
+            pace: self.pace,
         };
         let producer = Arc::new(Producer::new(machine.host.clone(), machine.shape.clone(), member, settings));
         let port = Port::open(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();
         let (address, (stop, stopped)) = (port.address().unwrap(), oneshot::channel::<()>());
-        let serving = Arc::clone(&producer);
-        tokio::spawn(async move { serving.serve(port, acceptor, async { drop(stopped.await) }, |_| ()).await });
-        Producing { address, stop: Some(stop), machine, producer }
+        let (serving, (said, news)) = (Arc::clone(&producer), mpsc::unbounded_channel());
+        let tell = move |news| drop(said.send(news));
+        tokio::spawn(async move { serving.serve(port, acceptor, async { drop(stopped.await) }, tell).await });
+        Producing { address, stop: Some(stop), machine, producer, news }
     }
 
     /// A decoder's door to the producer at `address`.

@@ -115,6 +115,9 @@ impl Scene {
             sent(sender);
         }
         sender.commit(TIMES, 0).unwrap();
+        let (of_sender, rows) = (sender.sent(), u32::try_from(self.request.tokens.len()).unwrap());
+        assert_eq!((of_sender.rows, of_sender.payload_bytes), (rows, self.plan.payload_bytes()));
+        assert!(of_sender.stored_bytes <= of_sender.payload_bytes, "{of_sender:?}");
         sent(sender);
     }
 

@@ -1,0 +1,134 @@
+//! What a producer tells whoever runs it.
+
+use std::fmt;
+use std::time::Duration;
+
+use muser_wire::{SenderTimes, Sent};
+
+use crate::accounting::SendAccount;
+use crate::lane::LaneError;
+
+/// Something that happened to a producer.
+#[derive(Debug)]
+pub enum ProducerNews {
+    /// A lane did not come to be.
+    LaneRefused(LaneError),
+    /// A decoder has installed what was sent.
+    Sent(HandoffReport),
+}
+
+/// A handoff that has come to its good end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandoffReport {
+    /// The decoder's name in the cluster.
+    pub decoder: String,
+    /// Rows and bytes.
+    pub sent: Sent,
+    /// Where the time went.
+    pub times: SenderTimes,
+    /// The bytes of the pages as they were sent, from the first of them to the decoder's confirmation.
+    pub account: SendAccount,
+    /// The rate that was to be kept.
+    pub pace: Option<KeptPace>,
+}
+
+/// The rate that a handoff was to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptPace {
+    /// In bytes a second.
+    pub bytes_per_s: u64,
+    /// Whether other lanes had a part of it.
+    pub shared: bool,
+    /// The time in which there was something to send.
+    pub time: Duration,
+}
+
+/// Within these parts of its pace a handoff keeps it: frames, encryption and headers are not counted.
+const KEPT: std::ops::RangeInclusive<f64> = 0.90..=1.05;
+/// The kernel counts in ticks of up to 10 ms; shorter times give no rate to judge by.
+const MEASURABLE: Duration = Duration::from_millis(100);
+
+impl HandoffReport {
+    /// The rate of sending as a part of the pace.
+    pub fn part_of_pace(&self) -> Option<f64> {
+        let KeptPace { bytes_per_s, time, .. } = self.pace?;
+        (!time.is_zero()).then(|| self.sent.stored_bytes as f64 / time.as_secs_f64() / bytes_per_s as f64)
+    }
+
+    /// The part of the pace, if it is neither kept nor shared, and the time was long enough to tell.
+    pub fn deviation(&self) -> Option<f64> {
+        let judged = self.pace.is_some_and(|pace| !pace.shared && pace.time >= MEASURABLE);
+        self.part_of_pace().filter(|part| judged && !KEPT.contains(part))
+    }
+}
+
+impl fmt::Display for HandoffReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sent { rows, payload_bytes, stored_bytes } = self.sent;
+        write!(f, "handoff to {}: {rows} rows, {payload_bytes} bytes", self.decoder)?;
+        for (clock, rate) in [("send-busy", self.account.busy_gbit_per_s()), ("wall", self.account.wall_gbit_per_s())] {
+            match rate {
+                Some(rate) => write!(f, ", {rate:.3} Gbit/s ({clock})")?,
+                None => write!(f, ", unknown rate ({clock})")?,
+            }
+        }
+        if let Some(pace) = self.pace {
+            write!(f, ", pace {:.3} Gbit/s", gbit_per_s(pace.bytes_per_s))?;
+            if let Some(part) = self.part_of_pace() {
+                write!(f, ", {:.0} % of it", part * 100.0)?;
+            }
+            if pace.shared {
+                write!(f, ", which was shared")?;
+            }
+        }
+        if stored_bytes < payload_bytes {
+            write!(f, ", compressed to {stored_bytes} bytes")?;
+        }
+        Ok(())
+    }
+}
+
+fn gbit_per_s(bytes_per_s: u64) -> f64 {
+    bytes_per_s as f64 * 8.0 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(busy_ms: Option<u64>, pace: Option<KeptPace>) -> HandoffReport {
+        let sent = Sent { rows: 1299, payload_bytes: 60_000_000, stored_bytes: 50_000_000 };
+        let times = SenderTimes { queue_us: 1, compute_us: 2, pack_us: 3, send_busy_us: 4, send_wall_us: 5 };
+        let (busy, wall) = (busy_ms.map(Duration::from_millis), Duration::from_millis(800));
+        let account = SendAccount { payload_bytes: sent.stored_bytes, busy, wall };
+        HandoffReport { decoder: "desk".into(), sent, times, account, pace }
+    }
+
+    #[test]
+    fn a_line_tells_rates_pace_and_compression_with_their_clocks() {
+        let pace = KeptPace { bytes_per_s: 125_000_000, shared: false, time: Duration::from_millis(500) };
+        assert_eq!(
+            report(Some(500), Some(pace)).to_string(),
+            "handoff to desk: 1299 rows, 60000000 bytes, 0.800 Gbit/s (send-busy), 0.500 Gbit/s (wall), \
+             pace 1.000 Gbit/s, 80 % of it, compressed to 50000000 bytes"
+        );
+        let untold = report(None, Some(KeptPace { shared: true, ..pace })).to_string();
+        assert!(untold.contains("unknown rate (send-busy)") && untold.contains("80 % of it, which was shared"));
+        assert!(!report(Some(500), None).to_string().contains("pace"));
+    }
+
+    #[test]
+    fn only_a_rate_that_was_measured_and_not_shared_deviates() {
+        let timed = |bytes_per_s, shared, time| Some(KeptPace { bytes_per_s, shared, time });
+        let pace = |bytes_per_s, shared| timed(bytes_per_s, shared, Duration::from_millis(500));
+        // 100 MB/s were sent.
+        for (rate, deviates) in
+            [(112_000_000, true), (110_000_000, false), (100_000_000, false), (96_000_000, false), (94_000_000, true)]
+        {
+            assert_eq!(report(Some(500), pace(rate, false)).deviation().is_some(), deviates, "{rate}");
+            assert_eq!(report(Some(500), pace(rate, true)).deviation(), None);
+        }
+        let short = timed(1_000_000_000, false, Duration::from_millis(99));
+        assert_eq!((report(Some(500), short).deviation(), report(Some(500), None).deviation()), (None, None));
+    }
+}
