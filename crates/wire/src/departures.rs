@@ -98,6 +98,9 @@ pub struct Sent {
 #[derive(Debug)]
 pub(crate) struct Departures {
     plan: HandoffPlan,
+    /// What both sides have.
+    agreed: Codecs,
+    /// What of it is used for the next frame.
     codecs: Codecs,
     checklist: Checklist,
     manifest: Manifest,
@@ -108,7 +111,7 @@ pub(crate) struct Departures {
 impl Departures {
     pub(crate) fn new(plan: HandoffPlan, manifest: Manifest, codecs: Codecs) -> Self {
         let checklist = Checklist::new(&plan);
-        Self { plan, codecs, checklist, manifest, packer: PagePacker::default(), rows_done: 0 }
+        Self { plan, agreed: codecs, codecs, checklist, manifest, packer: PagePacker::default(), rows_done: 0 }
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -120,6 +123,10 @@ impl Departures {
         let pages = self.plan.page_count() - self.left();
         let payload_bytes = pages * u64::from(self.plan.page_bytes());
         Sent { rows, payload_bytes, stored_bytes: self.manifest.stored_bytes() }
+    }
+
+    pub(crate) fn use_codecs(&mut self, codecs: Codecs) {
+        self.codecs = self.agreed.common(codecs);
     }
 
     /// Pages that were not sent yet.

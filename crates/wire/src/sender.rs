@@ -198,6 +198,13 @@ impl Sender {
         work.send(handoff, (group, pages), (*max, self.link.output_mut()), page)
     }
 
+    /// Packs the next frames of the handoff under way with these codecs, as far as both sides have them.
+    pub fn use_codecs(&mut self, codecs: Codecs) {
+        if let Some(work) = self.handoff.as_mut().and_then(|handoff| handoff.work.as_mut()) {
+            work.use_codecs(codecs);
+        }
+    }
+
     /// Tells the receiver how many of the handoff's rows are computed.
     ///
     /// # Errors

@@ -55,6 +55,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
         lanes_max: args.parallel.get().saturating_add(SPARE_LANES),
         stall_limit: Duration::from_secs(args.stall_seconds.get().into()),
         pace: args.pace.map(|bytes_per_s| (bytes_per_s, PacedBy::Kernel)),
+        compress: args.compress.into(),
     };
     let acceptor = Arc::new(membership.acceptor().map_err(cannot)?);
     let producer =

@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use muser_cluster::handoff::Address;
+use muser_cluster::handoff::{Address, Compress};
 
 use super::serve::MemoryArgs;
 use super::{HubArgs, KvType, MachineArgs};
@@ -35,10 +35,34 @@ pub struct ProduceArgs {
     /// Rate to send with at most, over all decoders, in Gbit/s [default: as fast as it goes].
     #[arg(long, value_name = "GBIT_PER_S", value_parser = bytes_per_s)]
     pub pace: Option<NonZeroU64>,
+    /// When pages are compressed, without loss.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub compress: CompressWhen,
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// When pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressWhen {
+    /// When measured rates say that it pays.
+    Auto,
+    /// Never.
+    Never,
+    /// Always.
+    Always,
+}
+
+impl From<CompressWhen> for Compress {
+    fn from(when: CompressWhen) -> Self {
+        match when {
+            CompressWhen::Auto => Self::Auto,
+            CompressWhen::Never => Self::Never,
+            CompressWhen::Always => Self::Always,
+        }
+    }
 }
 
 /// `muser demo`.

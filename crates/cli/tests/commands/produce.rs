@@ -97,7 +97,8 @@ pub fn complete(serving: &Serving, prompt: &str) -> (Value, Value) {
 fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
     let folder = Folder::new();
     let (producer, decoder) = cluster(&folder);
-    let mut producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0", "--pace", "0.1"]);
+    let mut producing =
+        Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0", "--pace", "0.1", "--compress", "always"]);
     let alone = Serving::start(&[]);
     let flags = ["--cluster", &decoder, "--producer", &producing.address, "--producer-min-tokens", "40"];
     let flags = [&flags[..], &["--prefill", "producer"]].concat();
@@ -115,7 +116,12 @@ fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
         assert_eq!(sum(&of_remote), sum(&of_local));
         assert!(tokens(&of_remote, "kv_payload_bytes") > 100_000, "{of_remote}");
         let line = producing.says("muser: handoff to decoder: ");
-        assert!(line.contains(" bytes, ") && line.contains("(wall), pace 0.100 Gbit/s"), "{line}");
+        assert!(
+            line.contains(" bytes, ")
+                && line.contains("(wall), pace 0.100 Gbit/s")
+                && line.contains(", compressed to "),
+            "{line}"
+        );
     }
     // A short prompt is not worth the way.
     assert_eq!(complete(&helped, "Once upon a time").1["kv_source"], "local");

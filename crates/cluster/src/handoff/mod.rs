@@ -3,6 +3,7 @@
 //! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
 //! sends, by a `session` on each lane, and keeps the `timeline` of each handoff for its `report`; `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
 
+mod compression;
 mod producer;
 mod remote;
 mod report;
@@ -25,6 +26,7 @@ use crate::identity::NodeFacts;
 use crate::keys::{KeyRing, KeyState};
 use crate::random::{self, NoRandomness};
 
+pub use compression::Compress;
 pub use producer::{Port, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};

@@ -2,17 +2,18 @@
 
 use std::io;
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::SamplingSettings;
-use muser_engine::engine::{Export, PrefixReuse, Request as EngineRequest, SubmitError};
+use muser_engine::engine::{Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, names_of};
-use muser_wire::{Codecs, RefuseCode, Request, SenderSettings};
+use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use super::compression::{Compress, Compression, Flow};
 use super::report::ProducerNews;
 use super::session::{Session, Work};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
@@ -36,6 +37,8 @@ pub struct ProducerSettings {
     pub stall_limit: Duration,
     /// The rate that all lanes together keep, in bytes a second.
     pub pace: Option<(NonZeroU64, PacedBy)>,
+    /// When pages are packed.
+    pub compress: Compress,
 }
 
 /// An address that is listened on, before there is anything to serve.
@@ -72,6 +75,7 @@ pub struct Producer {
     settings: ProducerSettings,
     pub(super) clock: Clock,
     pub(super) pace: Option<Arc<Pace>>,
+    compression: Mutex<Compression>,
     handoffs: Arc<Semaphore>,
     lanes: Arc<Semaphore>,
 }
@@ -82,7 +86,8 @@ impl Producer {
         let handoffs = Arc::new(Semaphore::new(settings.concurrent_max as usize));
         let lanes = Arc::new(Semaphore::new(settings.lanes_max));
         let pace = settings.pace.map(|(bytes_per_s, by)| Pace::new(bytes_per_s, by));
-        Self { host, shape, member, settings, clock: Clock::start(), pace, handoffs, lanes }
+        let (clock, compression) = (Clock::start(), Mutex::new(Compression::new(settings.compress)));
+        Self { host, shape, member, settings, clock, pace, compression, handoffs, lanes }
     }
 
     /// Takes lanes until `stop` ends; those that are open end with the runtime. `tell` hears what happens.
@@ -122,13 +127,33 @@ impl Producer {
         SenderSettings {
             node: self.member.node,
             keys: self.member.keys.clone(),
-            codecs: Codecs::NONE_ONLY,
+            codecs: self.compression().offered(),
             concurrent_max: self.settings.concurrent_max,
             context_max: self.settings.context,
             pages_bytes_max: PAGES_BYTES_MAX,
             backlog_bytes_max: BACKLOG_BYTES,
             stall_limit_ms: u64::try_from(self.settings.stall_limit.as_millis()).unwrap_or(u64::MAX),
         }
+    }
+
+    /// How pages that are to be sent next are packed; one of them is measured now and then.
+    pub(super) fn codecs(&self, pages: &[ReadyPage], packer: &mut PagePacker, flow: &Flow) -> Codecs {
+        let sample = self.compression().sample(pages.len());
+        if let Some(page) = sample.and_then(|index| pages.get(index)) {
+            let (began, raw) = (Instant::now(), page.bytes.as_ref());
+            let (_, packed) = packer.pack(raw, Codecs::ALL);
+            self.compression().packed(raw.len(), packed.len(), began.elapsed());
+        }
+        self.compression().codecs(flow)
+    }
+
+    /// So many bytes kept a lane's kernel busy for this time.
+    pub(super) fn sent(&self, bytes: u64, busy: Duration) {
+        self.compression().sent(bytes, busy);
+    }
+
+    fn compression(&self) -> MutexGuard<'_, Compression> {
+        self.compression.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks a request and hands it to the engine.

@@ -255,7 +255,7 @@ impl Remote {
             expires_in_ms: u32::try_from(self.settings.expires_in.as_millis()).unwrap_or(u32::MAX),
             held_pages: u32::try_from(installation.held_pages()).map_err(|_| BringError::TooLong)?,
             held_name: installation.held_name().map_or([0; 32], |name| *name.as_bytes()),
-            codecs: Codecs::NONE_ONLY,
+            codecs: Codecs::ALL,
             priority: 0,
             tokens: installation.tokens().to_vec(),
         })

@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::ReadyPage;
 use muser_host::{Answer, News, What};
-use muser_wire::{Acceptance, CancelReason, HandoffPlan, RefuseCode, Sender, SenderEvent, SenderTimes, Sent};
+use muser_wire::{
+    Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Sender, SenderEvent, SenderTimes, Sent,
+};
 use tokio::io::{AsyncReadExt, split};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
 use tokio::time::{interval, sleep};
 
+use super::compression::Flow;
 use super::producer::{Producer, Tell};
 use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
@@ -24,6 +28,8 @@ use crate::pacing::LanePace;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes of a frame of pages, if they are not fewer than a page of each layer: what is packed in one go.
+const FRAME_BYTES: u32 = 512 << 10;
 /// Bytes that are written at once: what is encrypted and counted in one go.
 const WRITE_BYTES: usize = 64 << 10;
 /// What the kernel has been given and has not sent is bounded by this, or by what the pace allows in 10 ms.
@@ -42,6 +48,9 @@ pub(super) struct Session<'a> {
     pace: Option<LanePace>,
     clock: Clock,
     sender: Sender,
+    packer: PagePacker,
+    /// What the kernel may have and not have sent.
+    unsent_bytes: u32,
     work: Option<Work>,
     /// Whether bytes were written that may not be with the kernel yet.
     unflushed: bool,
@@ -69,8 +78,8 @@ pub(super) struct Work {
 
 /// Something to say to the receiver, once there is room for it.
 enum Outgoing {
-    /// A frame of pages of a layer group, out of those that were completed together.
-    Pages(u8, Range<u32>, Arc<[ReadyPage]>),
+    /// A frame of pages of a layer group, out of those that were completed together, and how to pack them.
+    Pages(u8, Range<u32>, Arc<[ReadyPage]>, Codecs),
     /// How many rows are computed.
     Progress(u32),
     /// Everything was sent. Said when the kernel has what comes before it, so that its times are true.
@@ -92,10 +101,11 @@ impl<'a> Session<'a> {
         let clock = Clock::start();
         let pace = producer.pace.as_ref().map(|pace| pace.lane());
         let in_10_ms = producer.pace.as_ref().map_or(u64::MAX, |pace| pace.bytes_per_s() / 100);
-        let unsent = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
-        socket::bound_unsent(&lane, unsent);
+        let unsent_bytes = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
+        socket::bound_unsent(&lane, unsent_bytes);
         let sender = Sender::new(producer.sender_settings(), clock.now_ms());
-        Self { producer, tell, lane, pace, clock, sender, work: None, unflushed: false }
+        let (packer, work) = (PagePacker::default(), None);
+        Self { producer, tell, lane, pace, clock, sender, packer, unsent_bytes, work, unflushed: false }
     }
 
     /// The lane to its end. Whatever is under way then is given up.
@@ -107,7 +117,7 @@ impl<'a> Session<'a> {
             while let Some(event) = self.sender.poll_event() {
                 self.hear(event).await;
             }
-            self.say();
+            let has_more_to_say = self.say();
             if self.sender.is_closed() && self.has_kernel_all() {
                 return;
             }
@@ -116,11 +126,12 @@ impl<'a> Session<'a> {
                 let (mut reading, mut writing) = split(&mut self.lane);
                 let output = self.sender.output();
                 let output = &output[..output.len().min(WRITE_BYTES)];
-                let has_more = wait.is_zero() && (!output.is_empty() || self.unflushed);
+                let may_push = wait.is_zero() && (!output.is_empty() || self.unflushed);
                 tokio::select! {
                     read = reading.read(&mut buffer), if !self.sender.is_closed() => Happened::Read(read),
-                    pushed = push(&mut writing, output), if has_more => Happened::Pushed(pushed),
+                    pushed = push(&mut writing, output), if may_push => Happened::Pushed(pushed),
                     () = sleep(wait), if !wait.is_zero() => Happened::Waited,
+                    () = yield_now(), if has_more_to_say => Happened::Waited,
                     news = next_news(&mut self.work) => Happened::News(news),
                     _ = tick.tick() => Happened::Tick,
                 }
@@ -199,6 +210,7 @@ impl<'a> Session<'a> {
         let (sent, times) = work.committed?;
         let kernel = socket::kernel_times(&self.lane);
         let account: SendAccount = work.timeline.account(sent.stored_bytes, Instant::now(), &kernel);
+        account.busy.into_iter().for_each(|busy| self.producer.sent(sent.stored_bytes, busy));
         let sending = self.pace.as_mut().and_then(|pace| pace.take_sending(self.producer.clock.now()));
         let time = sending.or(account.busy).unwrap_or(account.wall);
         let pace = self.producer.pace.as_ref();
@@ -224,7 +236,12 @@ impl<'a> Session<'a> {
                 }
             }
             Some((_, What::Progress { computed, pages, .. })) => {
-                work.outbox.extend(frames(&work.plan, pages.into(), self.sender.frame_bytes_max()));
+                let frame_bytes = u64::from(FRAME_BYTES).max(work.plan.body_bytes_min());
+                let (pace, unsent_bytes) = (self.producer.pace.as_ref(), self.unsent_bytes.into());
+                let flow = Flow { pace: pace.map(|pace| pace.bytes_per_s()), frame_bytes, unsent_bytes };
+                let codecs = self.producer.codecs(&pages, &mut self.packer, &flow);
+                let bytes_max = self.sender.frame_bytes_max().min(FRAME_BYTES);
+                work.outbox.extend(frames(&work.plan, (pages.into(), codecs), bytes_max));
                 work.outbox.push_back(Outgoing::Progress(u32::try_from(computed).unwrap_or(u32::MAX)));
             }
             Some((at, What::Finished(_))) => {
@@ -237,8 +254,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Says what there is room for.
-    fn say(&mut self) {
+    /// Says what there is room for, up to one frame of pages, so that other lanes have their turn. Returns whether there is
+    /// more to say now.
+    fn say(&mut self) -> bool {
         while let Some(work) = &mut self.work
             && self.sender.wants_more()
             && let Some(next) = work.outbox.pop_front()
@@ -246,7 +264,7 @@ impl<'a> Session<'a> {
             let said = match next {
                 Outgoing::Commit if self.unflushed || !self.sender.output().is_empty() => {
                     work.outbox.push_front(Outgoing::Commit);
-                    return;
+                    return false;
                 }
                 Outgoing::Commit => {
                     let times = work.timeline.times(Instant::now(), &socket::kernel_times(&self.lane));
@@ -254,11 +272,15 @@ impl<'a> Session<'a> {
                     self.sender.commit(times, self.clock.now_ms())
                 }
                 Outgoing::Progress(rows) => self.sender.progress(rows),
-                Outgoing::Pages(group, range, ready) => {
+                Outgoing::Pages(group, range, ready, codecs) => {
                     let began = Instant::now();
+                    self.sender.use_codecs(codecs);
                     let said = self.sender.send_pages(group, range, |layer, page| bytes_of(&ready, layer, page));
                     let now = Instant::now();
                     work.timeline.packed(now - began, now, || socket::kernel_times(&self.lane));
+                    if said.is_ok() {
+                        return !work.outbox.is_empty();
+                    }
                     said
                 }
             };
@@ -266,6 +288,7 @@ impl<'a> Session<'a> {
                 self.give_up();
             }
         }
+        false
     }
 
     /// Ends the handoff under way; the receiver hears of it, and if it cannot, the stall limit ends the lane.
@@ -320,14 +343,15 @@ fn bytes_of(ready: &[ReadyPage], layer: u16, page: u32) -> &[u8] {
 }
 
 /// The frames for pages that were completed together, group by group.
-fn frames(plan: &HandoffPlan, ready: Arc<[ReadyPage]>, frame_bytes_max: u32) -> Vec<Outgoing> {
+fn frames(plan: &HandoffPlan, (ready, codecs): (Arc<[ReadyPage]>, Codecs), frame_bytes_max: u32) -> Vec<Outgoing> {
     let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
     let pages = || ready.iter().map(|ready| number(ready.page));
     let (Some(first), Some(last)) = (pages().min(), pages().max()) else { return Vec::new() };
     let groups = (0u8..=u8::MAX).take(plan.groups().len());
     let of_group = |group| {
         let ranges = plan.frames(group, first..last.saturating_add(1), frame_bytes_max);
-        ranges.into_iter().map(|range| Outgoing::Pages(group, range, Arc::clone(&ready))).collect::<Vec<_>>()
+        let frame = |range| Outgoing::Pages(group, range, Arc::clone(&ready), codecs);
+        ranges.into_iter().map(frame).collect::<Vec<_>>()
     };
     groups.flat_map(of_group).collect()
 }

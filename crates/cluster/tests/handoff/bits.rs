@@ -1,5 +1,6 @@
 //! What came over the wire has the bits of what is computed here.
 
+use muser_cluster::handoff::Compress;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 
@@ -37,6 +38,35 @@ fn answers_have_the_bits_of_local_ones_in_both_layouts_whatever_is_held() {
             }
             // What an earlier prompt left here was not sent again.
             assert!(held_pages >= 20, "{held_pages}");
+        }
+    });
+}
+
+#[test]
+fn packed_pages_have_the_bits_of_others_in_both_layouts() {
+    run(async {
+        for kv in [KvLayout::Q8, KvLayout::F16] {
+            let decoder = machine(kv);
+            let prompt = random_tokens(7, 900);
+            let local = decoder.host.submit(request(&prompt, 6, PrefixReuse::Isolate)).await.unwrap();
+            let (_, expected) = answer(local).await;
+            for compress in [Compress::Never, Compress::Always, Compress::Auto] {
+                let mut cluster = Cluster::new();
+                cluster.compress = compress;
+                let producing = cluster.produce("producer", machine(kv), None).await;
+                let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+                for _ in 0..2 {
+                    let (handoff, _, tokens) =
+                        answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.unwrap();
+                    assert!(tokens == expected, "{kv:?}, {compress:?}: other bits");
+                    let muser_wire::Stats { payload_bytes, stored_bytes, .. } = handoff.stats;
+                    match compress {
+                        Compress::Never => assert_eq!(stored_bytes, payload_bytes, "{kv:?}"),
+                        Compress::Always => assert!(stored_bytes < payload_bytes, "{kv:?}: {stored_bytes}"),
+                        Compress::Auto => assert!(stored_bytes <= payload_bytes, "{kv:?}"),
+                    }
+                }
+            }
         }
     });
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
-    BringError, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings, Shape,
+    BringError, Compress, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings,
+    Shape,
 };
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
@@ -51,6 +52,7 @@ pub struct Cluster {
     root: std::path::PathBuf,
     /// Of its producers.
     pub pace: Option<(NonZeroU64, PacedBy)>,
+    pub compress: Compress,
 }
 
 pub fn machine(kv: KvLayout) -> Machine {
@@ -86,7 +88,14 @@ impl Cluster {
         let now = clock()();
         let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now).unwrap();
         let root = folder.path().to_owned();
-        Self { _folder: folder, authority, keys: KeyRing::generate(now).unwrap(), root, pace: None }
+        Self {
+            _folder: folder,
+            authority,
+            keys: KeyRing::generate(now).unwrap(),
+            root,
+            pace: None,
+            compress: Compress::Auto,
+        }
     }
 
     /// The folder of a node that has joined.
@@ -119,6 +128,7 @@ impl Cluster {
             lanes_max: 8,
             stall_limit: Duration::from_secs(60),
             pace: self.pace,
+            compress: self.compress,
         };
         let producer = Arc::new(Producer::new(machine.host.clone(), machine.shape.clone(), member, settings));
         let port = Port::open(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();

@@ -108,7 +108,12 @@ impl Scene {
         }
         random.shuffle(&mut frames);
         for (index, (group, range)) in frames.into_iter().enumerate() {
+            let (before, packed) = (sender.sent(), random.bool());
+            sender.use_codecs(if packed { Codecs::ALL } else { Codecs::NONE_ONLY });
             sender.send_pages(group, range, |layer, page| &self.pages[&(layer, page)]).unwrap();
+            let (payload, stored) =
+                (sender.sent().payload_bytes - before.payload_bytes, sender.sent().stored_bytes - before.stored_bytes);
+            assert!(stored == payload || packed && stored < payload && self.request.codecs == Codecs::ALL);
             if index == 0 {
                 sender.progress(0).unwrap();
             }
