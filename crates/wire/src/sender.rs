@@ -241,6 +241,12 @@ impl Sender {
                 let (handoff, mac) = (request.handoff, work.manifest().mac(key, &times));
                 self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, root, mac }));
                 (self.state, self.link.moved_ms) = (State::Committed, now_ms);
+                // The receiver may be done at the last moment. Its word on that is waited for like any other, or else this
+                // handoff's end would take down the next one on the connection.
+                let answer_by_ms = now_ms.saturating_add(self.settings.stall_limit_ms);
+                if let Some(handoff) = &mut self.handoff {
+                    handoff.expires_at_ms = handoff.expires_at_ms.max(answer_by_ms);
+                }
                 Ok(())
             }
             Err(unusable) => {

@@ -182,6 +182,39 @@ fn a_cancellation_that_is_not_acknowledged_ends_the_connection() {
     assert_eq!(receiver.poll_event(), Some(ReceiverEvent::Failed(Failure::Expired { late_ms: 1 })));
 }
 
+/// A handoff completed shortly before its time was over, and the next one was requested at once. The sender looked at the
+/// time before it read that, and closed the connection under both.
+#[test]
+fn a_handoff_that_completes_at_the_last_moment_leaves_the_connection_usable() {
+    let mut scene = scene(4);
+    scene.request.expires_in_ms = 500;
+    let (mut receiver, mut sender) = accepted(&scene);
+    let mut seen = common::Seen::default();
+    scene.send_all(&mut sender, &mut fastrand::Rng::with_seed(4), |sender| {
+        while !sender.output().is_empty() {
+            let taken = receiver.take_bytes(sender.output(), 499);
+            sender.output_sent(taken, 499);
+            scene.serve(&mut receiver, &mut seen, 499);
+        }
+    });
+    assert!(seen.complete.is_some(), "{seen:?}");
+    receiver.installed().unwrap();
+    receiver.request(scene.request.clone(), 499).unwrap();
+    for event in [SenderEvent::Installed(scene.request.handoff), SenderEvent::Request(scene.request.clone())] {
+        let taken = sender.take_bytes(receiver.output(), 501);
+        receiver.output_sent(taken, 501);
+        assert_eq!(sender.poll_event(), Some(event));
+    }
+    let (_, mut unanswered) = accepted(&scene);
+    scene.send_all(&mut unanswered, &mut fastrand::Rng::with_seed(4), |sender| {
+        sender.output_sent(sender.output().len(), 499);
+    });
+    unanswered.tick(1000);
+    assert_eq!(unanswered.poll_event(), None);
+    unanswered.tick(1500);
+    assert_eq!(unanswered.poll_event(), Some(SenderEvent::Failed(Failure::Expired { late_ms: 500 })));
+}
+
 #[test]
 fn keys_that_are_unknown_or_revoked_serve_nothing_and_old_ones_begin_nothing() {
     let scene = scene(5);
