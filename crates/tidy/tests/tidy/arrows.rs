@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
     ("wire", &[]),
     ("cluster", &["engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
+    ("sim", &["cluster", "wire"]),
     ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     ("cli", &["cluster", "engine", "host", "hub", "kernels", "kv", "model", "server", "text", "weights", "wire"]),
 ];

@@ -1,0 +1,55 @@
+//! What every part of a world shares: the moment, the dice, the model, the counts and the story so far.
+
+use std::collections::BTreeMap;
+
+use crate::coverage::{Coverage, Mark};
+use crate::shape::Shape;
+
+/// Milliseconds between two looks at the time, by either end.
+pub(crate) const TICK_MS: u64 = 50;
+/// The most that time advances at once.
+pub(crate) const STEP_MS_MAX: u64 = 12;
+
+/// Shared by all parts of a world.
+pub(crate) struct Context {
+    pub(crate) now_ms: u64,
+    pub(crate) random: fastrand::Rng,
+    pub(crate) shape: Shape,
+    pub(crate) stall_limit_ms: u64,
+    /// While set, faults are drawn.
+    pub(crate) stormy: bool,
+    pub(crate) coverage: Coverage,
+    pub(crate) accepted: AcceptedHandoffs,
+    pub(crate) story: Option<Vec<String>>,
+}
+
+/// Decoder, key id and nonce of every handoff that a ledger ever let in, and when it expires.
+pub(crate) type AcceptedHandoffs = BTreeMap<(usize, u32, [u8; 32]), u64>;
+
+impl Context {
+    /// Tells what happened, if anybody listens.
+    pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
+        let now_ms = self.now_ms;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_ms:>6} ms  {}", what()));
+        }
+    }
+
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.coverage.count(mark);
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn once_in(&mut self, n: u32) -> bool {
+        self.random.u32(0..n) == 0
+    }
+
+    /// True once in `n` times while faults are drawn.
+    pub(crate) fn fault_in(&mut self, n: u32) -> bool {
+        self.stormy && self.once_in(n)
+    }
+
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.random.u8(..))
+    }
+}

@@ -1,0 +1,456 @@
+//! The end that asks, as its real caller behaves: a request is sent, the ledger has it before a page is taken, pages lie
+//! aside, and become visible at once or never. Whatever fails, the prompt is computed here.
+
+use std::collections::BTreeSet;
+
+use muser_cluster::ledger::Ledger;
+use muser_wire::{
+    Accept, CancelReason, Codecs, HandoffId, Identity, Node, Receiver, ReceiverEvent, ReceiverSettings, Request, Stats,
+};
+
+use crate::attempt::{Asked, Attempt, End, Excuse, Job};
+use crate::context::{Context, TICK_MS};
+use crate::coverage::Mark;
+use crate::disk::Disk;
+use crate::keys::KeyTable;
+use crate::lane::{Lane, ReceiverEnd};
+use crate::store::{Store, rows_of};
+use crate::violation::Violation;
+
+/// The most time for a handoff; twice what the slowest one takes, at least, if it is not made short.
+pub(crate) const EXPIRES_IN_MS: u32 = 4000;
+/// A producer that failed is left alone for so long, then for twice as long, and so on.
+const BACK_OFF_MS: (u64, u64) = (40, 640);
+/// What to do when a producer does not help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fallback {
+    Local,
+    OtherProducer,
+    Fail,
+}
+
+/// A process that answers prompts.
+pub(crate) struct Decoder {
+    pub(crate) index: usize,
+    pub(crate) node: Node,
+    pub(crate) keys: KeyTable,
+    pub(crate) disk: Disk,
+    pub(crate) ledger: Option<Ledger<Disk>>,
+    pub(crate) ledger_entries_max: usize,
+    /// Its ledger takes no more, or never did.
+    pub(crate) is_ledger_spoilt: bool,
+    /// The ledger was told to forget what expires up to then.
+    pub(crate) forgotten_unix_ms: u64,
+    pub(crate) store: Store,
+    pub(crate) waiting: Vec<Job>,
+    peers: Vec<Peer>,
+    pub(crate) lanes_max: usize,
+    pub(crate) fallback: Fallback,
+    pub(crate) frozen_until_ms: u64,
+    pub(crate) clock_back_ms: u64,
+    /// Where nonces come from, and an earlier state of it.
+    pub(crate) nonces: fastrand::Rng,
+    pub(crate) nonces_before: fastrand::Rng,
+    drawn: BTreeSet<[u8; 32]>,
+    /// The last end of an attempt for a job that may ask one producer alone.
+    pub(crate) last_end: String,
+}
+
+/// What a decoder knows of a producer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    failures: u32,
+    rests_until_ms: u64,
+}
+
+/// Where a job goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// To a lane that is idle, by its place.
+    Lane(usize),
+    /// To a new lane to a producer.
+    Connect(usize),
+    /// It waits.
+    Wait,
+    /// No producer is left.
+    Fallback,
+}
+
+/// What a state machine told, without borrowing from it.
+enum Heard {
+    Ready,
+    Accepted(Accept),
+    Complete(Stats),
+    End(End),
+    Nothing,
+}
+
+impl Decoder {
+    pub(crate) fn new(index: usize, producers: usize, identity: Identity, context: &mut Context) -> Self {
+        let nonces = fastrand::Rng::with_seed(context.random.u64(..));
+        Self {
+            index,
+            node: Node { boot_id: context.bytes(), node_id: context.bytes(), identity },
+            keys: KeyTable::default(),
+            disk: Disk::default(),
+            ledger: None,
+            ledger_entries_max: context.random.usize(4..24),
+            is_ledger_spoilt: false,
+            forgotten_unix_ms: 0,
+            store: Store::default(),
+            waiting: Vec::new(),
+            peers: vec![Peer::default(); producers],
+            lanes_max: context.random.usize(1..4),
+            fallback: [Fallback::Local, Fallback::OtherProducer, Fallback::Fail][context.random.usize(0..3)],
+            frozen_until_ms: 0,
+            clock_back_ms: 0,
+            nonces_before: nonces.clone(),
+            nonces,
+            drawn: BTreeSet::new(),
+            last_end: String::new(),
+        }
+    }
+
+    /// Ends a freeze.
+    pub(crate) fn wake(&mut self, now_ms: u64) {
+        self.frozen_until_ms = self.frozen_until_ms.min(now_ms);
+    }
+
+    /// Where a job goes now.
+    pub(crate) fn choose(&self, job: &Job, lanes: &[Lane], context: &mut Context) -> Choice {
+        let mut producers: Vec<usize> = match job.only {
+            Some(only) => vec![only],
+            None => (0..self.peers.len()).filter(|producer| !job.tried.contains(producer)).collect(),
+        };
+        if job.only.is_none() && self.fallback != Fallback::OtherProducer && !job.tried.is_empty() {
+            return Choice::Fallback;
+        }
+        producers.retain(|producer| self.peers[*producer].rests_until_ms <= context.now_ms);
+        context.random.shuffle(&mut producers);
+        if producers.is_empty() {
+            return if job.only.is_some() { Choice::Wait } else { Choice::Fallback };
+        }
+        for producer in producers {
+            let own = || lanes.iter().enumerate().filter(|(_, lane)| self.has(lane) && lane.producer == producer);
+            let idle = own().find(|(_, lane)| {
+                lane.receiver.as_ref().is_some_and(|end| end.machine.is_idle() && end.attempt.is_none())
+            });
+            if let Some((place, _)) = idle {
+                return Choice::Lane(place);
+            }
+            if own().count() < self.lanes_max {
+                return Choice::Connect(producer);
+            }
+        }
+        Choice::Wait
+    }
+
+    /// Opens a connection for an attempt.
+    pub(crate) fn connect(&self, attempt: Attempt, context: &mut Context) -> ReceiverEnd {
+        let plan = context.shape.plan(1, 0).map_or(0, |plan| plan.body_bytes_min());
+        let settings = ReceiverSettings {
+            node: self.node,
+            keys: self.keys.mac_keys(),
+            pages_bytes_max: u32::try_from(plan).unwrap_or(u32::MAX) + context.random.u32(0..2000),
+            stall_limit_ms: context.stall_limit_ms,
+        };
+        let machine = Receiver::connect(settings, context.now_ms);
+        ReceiverEnd { machine, attempt: Some(attempt), moved_ms: context.now_ms, tick_at_ms: context.now_ms }
+    }
+
+    /// Lets the receiver of a lane go on.
+    pub(crate) fn drive(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        self.read(lane, context)?;
+        self.keep_time(lane, context)?;
+        lane.carry_to_sender(context);
+        Ok(())
+    }
+
+    /// Sends the request of the attempt that waits on a lane that is ready.
+    pub(crate) fn ask(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(()) };
+        let Some(attempt) = &mut end.attempt else { return Ok(()) };
+        let request = self.request(attempt, context);
+        let plan = match context.shape.plan(rows_of(&request.tokens), request.held_pages) {
+            Ok(plan) => plan,
+            Err(error) => return Err(Violation::Call { call: "plan", error: error.to_string() }),
+        };
+        context.say(|| {
+            let (rows, held) = (request.tokens.len(), request.held_pages);
+            format!("lane {}: job {} asks for {rows} rows, holds {held} pages", lane.id, attempt.job.id)
+        });
+        if let Err(refused) = end.machine.request(request.clone(), context.now_ms) {
+            return self.end(lane, End::NotAsked(refused), context);
+        }
+        end.moved_ms = context.now_ms;
+        let (asked_ms, due_ms) = (context.now_ms, context.now_ms + u64::from(request.expires_in_ms));
+        let pages = Default::default();
+        attempt.asked =
+            Some(Asked { request, plan, asked_ms, due_ms, accepted: None, recorded: false, cancelled: false, pages });
+        Ok(())
+    }
+
+    /// Ends the attempt of a lane, if there is one: checks how it ended, and sees to the job.
+    pub(crate) fn end(&mut self, lane: &mut Lane, end: End, context: &mut Context) -> Result<(), Violation> {
+        let Some(attempt) = lane.receiver.as_mut().and_then(|end| end.attempt.take()) else { return Ok(()) };
+        let excuses: BTreeSet<Excuse> = attempt.excuses.union(&lane.excuses).copied().collect();
+        context.say(|| format!("lane {}: job {} ended: {end:?}, after {excuses:?}", lane.id, attempt.job.id));
+        self.finish(attempt, lane.producer, (end, excuses), context)
+    }
+
+    /// Sees to a job whose attempt with `producer` ended.
+    pub(crate) fn finish(
+        &mut self,
+        attempt: Attempt,
+        producer: usize,
+        (end, excuses): (End, BTreeSet<Excuse>),
+        context: &mut Context,
+    ) -> Result<(), Violation> {
+        end.mark(context);
+        let told = format!("{end:?}");
+        if excuses.is_empty() && !matches!(end, End::Complete) {
+            return Err(Violation::FailedWithoutFault { decoder: self.index, producer, end: told });
+        }
+        end.check(&excuses).map_err(|_| Violation::WrongReason { fault: format!("{excuses:?}"), end: told.clone() })?;
+        let Attempt { mut job, asked, .. } = attempt;
+        if matches!(end, End::Complete) {
+            self.peers[producer] = Peer::default();
+            let others = if job.tried.is_empty() { Mark::AnsweredByProducer } else { Mark::AnsweredByOtherProducer };
+            context.mark(others);
+            if !excuses.is_empty() {
+                context.mark(Mark::CompletedUnderFaults);
+            }
+            return self.check_answer(&job, context);
+        }
+        if let Some(asked) = &asked {
+            self.store.check_hidden(&context.shape, &job.tokens, asked.pages.keys().copied())?;
+        }
+        if end.blames_the_producer() {
+            let peer = &mut self.peers[producer];
+            let rest_ms = (BACK_OFF_MS.0 << peer.failures.min(16)).min(BACK_OFF_MS.1);
+            *peer = Peer { failures: peer.failures + 1, rests_until_ms: context.now_ms + rest_ms };
+        }
+        if job.gone_at_ms.is_some_and(|gone_at_ms| gone_at_ms <= context.now_ms) {
+            return Ok(());
+        }
+        job.tried.insert(producer);
+        self.last_end = told;
+        self.waiting.push(job);
+        Ok(())
+    }
+
+    /// Answers without a producer.
+    pub(crate) fn fall_back(&mut self, job: &Job, context: &mut Context) -> Result<(), Violation> {
+        if self.fallback == Fallback::Fail {
+            context.mark(Mark::AnswerRefused);
+            return Ok(());
+        }
+        context.mark(Mark::AnsweredLocally);
+        self.store.compute(&context.shape, &job.tokens);
+        self.check_answer(job, context)
+    }
+
+    /// Whether a lane is one of this decoder's.
+    pub(crate) fn has(&self, lane: &Lane) -> bool {
+        lane.decoder == self.index && lane.receiver.is_some()
+    }
+
+    fn check_answer(&self, job: &Job, context: &Context) -> Result<(), Violation> {
+        let is_right = self.store.answers(&context.shape, &job.tokens);
+        if is_right { Ok(()) } else { Err(Violation::NoAnswer { decoder: self.index, job: job.id }) }
+    }
+
+    fn request(&mut self, attempt: &mut Attempt, context: &mut Context) -> Request {
+        let tokens = attempt.job.tokens.clone();
+        let mut held_pages = self.store.held_pages(&context.shape, &tokens);
+        if context.once_in(4) {
+            held_pages = context.random.u32(0..=held_pages);
+        }
+        let names = context.shape.names(&tokens);
+        let mut held_name = held_pages.checked_sub(1).map_or([0; 32], |last| names[last as usize]);
+        if held_pages > 0 && context.fault_in(25) {
+            held_name[context.random.usize(0..32)] ^= 1;
+            attempt.excuses.insert(Excuse::Claim);
+            context.mark(Mark::WrongClaim);
+        }
+        let mut expires_in_ms = context.random.u32(EXPIRES_IN_MS / 2..EXPIRES_IN_MS);
+        if context.fault_in(25) {
+            expires_in_ms = context.random.u32(0..150);
+            attempt.excuses.insert(Excuse::Expiry);
+            context.mark(Mark::ShortExpiry);
+        }
+        let handoff = HandoffId(std::array::from_fn(|_| self.nonces.u8(..)));
+        let nonce = std::array::from_fn(|_| self.nonces.u8(..));
+        if !self.drawn.insert(nonce) {
+            attempt.excuses.insert(Excuse::Nonce);
+            context.mark(Mark::NonceDrawnAgain);
+        }
+        // A decoder without an active key asks with one that does not exist, and is refused by its own end.
+        let key_id = self.keys.active().unwrap_or(0);
+        if key_id == 0 {
+            attempt.excuses.insert(Excuse::Keys);
+        }
+        let codecs = if context.random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY };
+        Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority: 0, tokens }
+    }
+
+    fn read(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        loop {
+            while let Some(heard) = self.hear(lane)? {
+                self.act(heard, lane, context)?;
+            }
+            let Some(end) = &mut lane.receiver else { return Ok(()) };
+            let arrived = &mut lane.to_receiver.arrived;
+            if arrived.is_empty() {
+                if !lane.to_receiver.is_drained() {
+                    return Ok(());
+                }
+                end.machine.ended();
+                continue;
+            }
+            let bite = arrived.len().min(context.random.usize(1..=lane.bite));
+            let taken = end.machine.take_bytes(&arrived[..bite], context.now_ms);
+            arrived.drain(..taken);
+            // Without an event that waits, no byte is taken only while the ledger is awaited.
+            if taken == 0 && !end.machine.is_closed() {
+                return Ok(());
+            }
+            end.moved_ms = context.now_ms;
+        }
+    }
+
+    /// The next thing that the machine tells. Pages are laid aside on the way.
+    fn hear(&self, lane: &mut Lane) -> Result<Option<Heard>, Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(None) };
+        loop {
+            return Ok(Some(match end.machine.poll_event() {
+                None => return Ok(None),
+                Some(ReceiverEvent::Page { layer, page, bytes }) => {
+                    let Some(attempt) = &mut end.attempt else { return Err(Violation::PageNotDue { layer, page }) };
+                    attempt.take_page((layer, page), bytes)?;
+                    continue;
+                }
+                Some(ReceiverEvent::Ready(_)) => Heard::Ready,
+                Some(ReceiverEvent::Accepted(accept)) => Heard::Accepted(accept),
+                Some(ReceiverEvent::Complete(stats)) => Heard::Complete(stats),
+                Some(ReceiverEvent::Refused(refuse)) => Heard::End(End::Refused(refuse)),
+                Some(ReceiverEvent::Cancelled(cancel)) => Heard::End(End::Cancelled(cancel)),
+                Some(ReceiverEvent::Failed(failure)) => Heard::End(End::Failed(failure)),
+                Some(ReceiverEvent::Progress(_) | ReceiverEvent::Pong(_)) => Heard::Nothing,
+            }));
+        }
+    }
+
+    fn act(&mut self, heard: Heard, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        match heard {
+            Heard::Nothing => Ok(()),
+            Heard::Ready => self.ask(lane, context),
+            Heard::Accepted(accept) => {
+                let slow_ms = if context.once_in(10) { 150 } else { 20 };
+                let at_ms = context.now_ms + context.random.u64(0..slow_ms);
+                let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
+                if let Some(asked) = attempt.and_then(|attempt| attempt.asked.as_mut()) {
+                    asked.accepted = Some((accept, at_ms));
+                }
+                Ok(())
+            }
+            Heard::Complete(stats) => self.complete(&stats, lane, context),
+            Heard::End(end) => {
+                let has_failed = matches!(end, End::Failed(_));
+                if let End::Cancelled(_) = end {
+                    let asked = lane.receiver.as_ref().and_then(|end| end.attempt.as_ref()?.asked.as_ref());
+                    // Without an attempt, the ledger's refusal was its end already.
+                    let mark = |asked: &Asked| {
+                        if asked.cancelled { Mark::CancelledByReceiver } else { Mark::CancelledBySender }
+                    };
+                    asked.map(mark).into_iter().for_each(|mark| context.mark(mark));
+                }
+                self.end(lane, end, context)?;
+                if has_failed {
+                    self.close(lane, context);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Closes this end. The machine's last word is sent if there is room for it.
+    pub(crate) fn close(&self, lane: &mut Lane, context: &mut Context) {
+        lane.carry_to_sender(context);
+        lane.receiver = None;
+        lane.to_sender.finish();
+    }
+
+    /// Everything came: makes it visible and says so, unless it cannot be installed.
+    fn complete(&mut self, stats: &Stats, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(()) };
+        let Some(attempt) = &mut end.attempt else { return Err(Violation::PageCount { got: stats.pages, want: 0 }) };
+        attempt.check_whole(context)?;
+        if context.fault_in(25) {
+            attempt.excuses.insert(Excuse::Install);
+            context.mark(Mark::InstallFailed);
+            return self.cancel(lane, CancelReason::NotInstalled, context);
+        }
+        let job = &attempt.job;
+        if let Some(asked) = &mut attempt.asked {
+            let pages = std::mem::take(&mut asked.pages);
+            let marks = [
+                (Mark::CompletedPacked, stats.stored_bytes < stats.payload_bytes),
+                (Mark::CompletedBesideHeldPages, asked.request.held_pages > 0),
+                (Mark::CompletedWithoutPages, pages.is_empty()),
+            ];
+            marks.into_iter().filter(|(_, met)| *met).for_each(|(mark, _)| context.mark(mark));
+            self.store.publish(&context.shape, &job.tokens, pages);
+        }
+        let told = end.machine.installed();
+        told.map_err(|error| Violation::Call { call: "installed", error: error.to_string() })?;
+        self.end(lane, End::Complete, context)
+    }
+
+    /// Cancels the attempt under way; its end follows.
+    pub(crate) fn cancel(
+        &mut self,
+        lane: &mut Lane,
+        reason: CancelReason,
+        context: &mut Context,
+    ) -> Result<(), Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(()) };
+        // A refusal means that the machine closed or that the end of the handoff is about to be told.
+        if end.machine.cancel(reason, context.now_ms).is_ok() {
+            end.moved_ms = context.now_ms;
+            if let Some(asked) = end.attempt.as_mut().and_then(|attempt| attempt.asked.as_mut()) {
+                (asked.cancelled, asked.accepted) = (true, None);
+                asked.due_ms = context.now_ms + context.stall_limit_ms;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is due.
+    fn keep_time(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(()) };
+        if end.tick_at_ms <= context.now_ms {
+            end.tick_at_ms = context.now_ms + TICK_MS;
+            end.machine.tick(context.now_ms);
+        }
+        let Some(attempt) = &mut end.attempt else { return Ok(()) };
+        let due = attempt.asked.as_ref().filter(|asked| !asked.recorded).and_then(|asked| asked.accepted);
+        if attempt.job.gone_at_ms.is_some_and(|gone_at_ms| gone_at_ms <= context.now_ms) {
+            if attempt.excuses.insert(Excuse::Client) {
+                context.mark(Mark::ClientGone);
+                if attempt.asked.is_some() && context.random.bool() {
+                    return self.cancel(lane, CancelReason::ClientGone, context);
+                }
+                self.end(lane, End::Dropped, context)?;
+                self.close(lane, context);
+            }
+            return Ok(());
+        }
+        match due {
+            Some((accept, at_ms)) if at_ms <= context.now_ms && !end.machine.is_closed() => {
+                self.record(&accept, lane, context)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What the events of a schedule do to a world, and how it calms down afterwards.
+
+use muser_wire::KeyState;
+
+use crate::attempt::{End, Excuse};
+use crate::coverage::Mark;
+use crate::disk::Disk;
+use crate::keys::KeyTable;
+use crate::producer::Producer;
+use crate::schedule::{Event, NodeIndex, Other, Replayed};
+use crate::violation::Violation;
+use crate::world::World;
+
+impl World {
+    /// Lets an event happen.
+    pub(crate) fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        self.context.say(|| format!("{event:?}"));
+        let now_ms = self.context.now_ms;
+        match event {
+            Event::Prompt { decoder } => {
+                let job = self.new_job();
+                self.decoders[decoder].waiting.push(job);
+            }
+            Event::KillProducer { producer, down_ms, other } => self.kill_producer(producer, down_ms, other),
+            Event::FreezeProducer { producer, frozen_ms } => {
+                self.context.mark(Mark::ProducerFrozen);
+                self.producers[producer].frozen_until_ms = now_ms + frozen_ms;
+                self.excuse(NodeIndex::Producer(producer), Excuse::Process);
+            }
+            Event::FreezeDecoder { decoder, frozen_ms } => {
+                self.context.mark(Mark::DecoderFrozen);
+                self.decoders[decoder].frozen_until_ms = now_ms + frozen_ms;
+                self.excuse(NodeIndex::Decoder(decoder), Excuse::Process);
+            }
+            Event::RestartDecoder { decoder, with_power } => self.restart_decoder(decoder, with_power)?,
+            Event::FailDisk { decoder, fault } => self.decoders[decoder].disk.fail(fault),
+            Event::SetClockBack { decoder, back_ms } => {
+                self.context.mark(Mark::ClockSetBack);
+                self.decoders[decoder].clock_back_ms += back_ms;
+            }
+            Event::RepeatNonces { decoder } => {
+                let decoder = &mut self.decoders[decoder];
+                decoder.nonces = decoder.nonces_before.clone();
+            }
+            Event::Key { node, id, state } => self.set_key(node, id, state),
+            Event::Replay { to: Replayed::ToDecoder(decoder) } => {
+                self.ambushed.insert(decoder);
+            }
+            Event::Replay { to: Replayed::ToProducer(producer) } => self.replay_to(producer),
+        }
+        Ok(())
+    }
+
+    /// Whatever was frozen, down or broken works again.
+    pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
+        self.context.say(|| "it calms down".to_owned());
+        self.context.stormy = false;
+        self.ambushed.clear();
+        for lane in &mut self.lanes {
+            lane.to_sender.calm();
+            lane.to_receiver.calm();
+        }
+        for producer in 0..self.producers.len() {
+            let now_ms = self.context.now_ms;
+            self.producers[producer].wake(now_ms);
+            let Producer { node, keys, .. } = &self.producers[producer];
+            if node.identity != self.identity || keys.has_other_bytes {
+                self.kill_producer(producer, 0, None);
+            }
+            self.producers[producer].down_until_ms = 0;
+        }
+        for decoder in 0..self.decoders.len() {
+            let now_ms = self.context.now_ms;
+            self.decoders[decoder].wake(now_ms);
+            self.decoders[decoder].clock_back_ms = 0;
+            self.decoders[decoder].disk.heal();
+            self.decoders[decoder].nonces = fastrand::Rng::with_seed(self.context.random.u64(..));
+            if self.decoders[decoder].is_ledger_spoilt {
+                self.restart_decoder(decoder, false)?;
+            }
+            if self.decoders[decoder].ledger.is_none() {
+                self.begin_ledger_anew(decoder)?;
+            }
+        }
+        for decoder in &self.decoders {
+            for id in decoder.keys.ids() {
+                self.producers.iter_mut().for_each(|producer| producer.keys.set(id, KeyState::VerifyOnly));
+            }
+        }
+        for node in self.nodes() {
+            self.spread_keys(node);
+        }
+        Ok(())
+    }
+
+    fn nodes(&self) -> Vec<NodeIndex> {
+        let decoders = (0..self.decoders.len()).map(NodeIndex::Decoder);
+        decoders.chain((0..self.producers.len()).map(NodeIndex::Producer)).collect()
+    }
+
+    fn kill_producer(&mut self, index: usize, down_ms: u64, other: Option<Other>) {
+        let producer = &mut self.producers[index];
+        self.context.mark(Mark::ProducerKilled);
+        producer.down_until_ms = self.context.now_ms + down_ms;
+        producer.node.boot_id = self.context.bytes();
+        producer.node.identity = self.identity;
+        producer.known.clear();
+        producer.keys.has_other_bytes = other == Some(Other::KeyBytes);
+        match other {
+            None => {}
+            Some(Other::KeyBytes) => self.context.mark(Mark::ProducerOfOtherKeys),
+            Some(Other::Component(component)) => {
+                self.context.mark(Mark::ProducerOfOtherIdentity);
+                producer.node.identity.0[component][0] ^= 1;
+            }
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| lane.producer == index) {
+            lane.excuses.insert(Excuse::Process);
+            lane.sender = None;
+            lane.recording.clear();
+            // A machine that loses its power tells nobody.
+            if self.context.random.u8(0..3) == 0 { lane.vanish() } else { lane.reset(&mut self.context) }
+        }
+    }
+
+    fn restart_decoder(&mut self, index: usize, with_power: bool) -> Result<(), Violation> {
+        self.context.mark(Mark::DecoderRestarted);
+        for place in 0..self.lanes.len() {
+            let lane = &mut self.lanes[place];
+            if !self.decoders[index].has(lane) {
+                continue;
+            }
+            lane.excuses.insert(Excuse::Process);
+            self.decoders[index].end(lane, End::Dropped, &mut self.context)?;
+            lane.receiver = None;
+            if with_power && self.context.random.bool() { lane.vanish() } else { lane.reset(&mut self.context) }
+        }
+        let decoder = &mut self.decoders[index];
+        // Who waited is gone with the process, but asks again: the prompt is answered by the next one.
+        decoder.store = Default::default();
+        decoder.node.boot_id = self.context.bytes();
+        for mark in decoder.disk.take_marks() {
+            self.context.mark(mark);
+        }
+        if with_power {
+            self.context.mark(Mark::PowerLost);
+            if decoder.disk.lose_power(&mut self.context.random) {
+                self.context.mark(Mark::LedgerTorn);
+            }
+        }
+        decoder.open_ledger(&mut self.context)?;
+        if decoder.ledger.is_some() {
+            self.context.mark(Mark::LedgerReopened);
+        }
+        Ok(())
+    }
+
+    /// What a person does about a damaged ledger: it is moved away, and the keys of its handoffs are revoked.
+    fn begin_ledger_anew(&mut self, index: usize) -> Result<(), Violation> {
+        let id = 10 + u32::try_from(index).unwrap_or(0);
+        let decoder = &mut self.decoders[index];
+        decoder.disk = Disk::default();
+        decoder.keys = KeyTable::default();
+        decoder.keys.set(id, KeyState::Active);
+        decoder.open_ledger(&mut self.context)
+    }
+
+    fn set_key(&mut self, node: NodeIndex, id: u32, state: KeyState) {
+        self.context.mark(match state {
+            KeyState::VerifyOnly => Mark::KeySpread,
+            KeyState::Active => Mark::KeyRotated,
+            KeyState::Revoked => Mark::KeyRevoked,
+        });
+        match node {
+            NodeIndex::Decoder(index) => {
+                let keys = &mut self.decoders[index].keys;
+                // A key that is active already has not to be spread.
+                if state != KeyState::VerifyOnly || keys.active() != Some(id) {
+                    keys.set(id, state);
+                }
+            }
+            NodeIndex::Producer(index) => self.producers[index].keys.set(id, state),
+        }
+        for lane in &mut self.lanes {
+            if is_of(lane, node) && state == KeyState::Revoked && lane.key_id() == Some(id) {
+                self.context.mark(Mark::KeyChangedUnderWay);
+                lane.excuse_attempt(Excuse::Keys);
+            }
+        }
+        self.spread_keys(node);
+    }
+
+    /// Tells the state machines of a node which keys it has.
+    fn spread_keys(&mut self, node: NodeIndex) {
+        for lane in self.lanes.iter_mut().filter(|lane| is_of(lane, node)) {
+            match node {
+                NodeIndex::Decoder(index) => {
+                    let keys = self.decoders[index].keys.mac_keys();
+                    lane.receiver.iter_mut().for_each(|end| end.machine.set_keys(keys.clone()));
+                }
+                NodeIndex::Producer(index) => {
+                    let keys = self.producers[index].keys.mac_keys();
+                    lane.sender.iter_mut().for_each(|end| end.machine.set_keys(keys.clone()));
+                }
+            }
+        }
+    }
+
+    fn excuse(&mut self, node: NodeIndex, excuse: Excuse) {
+        for lane in self.lanes.iter_mut().filter(|lane| is_of(lane, node)) {
+            lane.excuses.insert(excuse);
+        }
+    }
+}
+
+fn is_of(lane: &crate::lane::Lane, node: NodeIndex) -> bool {
+    match node {
+        NodeIndex::Decoder(index) => lane.decoder == index,
+        NodeIndex::Producer(index) => lane.producer == index,
+    }
+}

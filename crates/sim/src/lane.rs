@@ -1,0 +1,202 @@
+//! A connection between a decoder and a producer: two pipes, and a state machine or a recording at each end.
+
+use std::collections::BTreeSet;
+
+use muser_wire::{Receiver, Sender};
+
+use crate::attempt::{Attempt, Excuse};
+use crate::context::{Context, STEP_MS_MAX, TICK_MS};
+use crate::frame::Frame;
+use crate::pipe::{Broken, Pipe};
+use crate::producer::{BACKLOG_BYTES_MAX, Work};
+use crate::violation::Violation;
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) id: u32,
+    pub(crate) decoder: usize,
+    pub(crate) producer: usize,
+    /// None once it is closed, or if there is a recording in its place.
+    pub(crate) receiver: Option<ReceiverEnd>,
+    pub(crate) sender: Option<SenderEnd>,
+    pub(crate) to_sender: Pipe,
+    pub(crate) to_receiver: Pipe,
+    /// What was done to the connection.
+    pub(crate) excuses: BTreeSet<Excuse>,
+    /// Frames that are still to be played in the place of a missing end.
+    pub(crate) recording: Vec<Frame>,
+    /// The most bytes that are given to a state machine at once.
+    pub(crate) bite: usize,
+}
+
+/// The decoder's end.
+#[derive(Debug)]
+pub(crate) struct ReceiverEnd {
+    pub(crate) machine: Receiver,
+    pub(crate) attempt: Option<Attempt>,
+    /// When a byte last moved, or a call let it wait anew.
+    pub(crate) moved_ms: u64,
+    pub(crate) tick_at_ms: u64,
+}
+
+/// The producer's end.
+#[derive(Debug)]
+pub(crate) struct SenderEnd {
+    pub(crate) machine: Sender,
+    pub(crate) work: Option<Work>,
+    pub(crate) moved_ms: u64,
+    pub(crate) tick_at_ms: u64,
+}
+
+impl Lane {
+    /// Whether both ends are gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.receiver.is_none() && self.sender.is_none()
+    }
+
+    /// The key of the attempt under way.
+    pub(crate) fn key_id(&self) -> Option<u32> {
+        Some(self.receiver.as_ref()?.attempt.as_ref()?.asked.as_ref()?.request.key_id)
+    }
+
+    /// Adds a reason why the attempt under way may fail.
+    pub(crate) fn excuse_attempt(&mut self, excuse: Excuse) {
+        if let Some(attempt) = self.receiver.as_mut().and_then(|end| end.attempt.as_mut()) {
+            attempt.excuses.insert(excuse);
+        }
+    }
+
+    /// Lets the bytes of both directions travel.
+    pub(crate) fn deliver(&mut self, context: &mut Context) {
+        self.to_sender.deliver(context.now_ms);
+        self.to_receiver.deliver(context.now_ms);
+        self.play(context);
+    }
+
+    /// Takes what the receiver wants to send, as far as there is room.
+    pub(crate) fn carry_to_sender(&mut self, context: &mut Context) {
+        let Some(end) = &mut self.receiver else { return };
+        let bytes = some_of(end.machine.output(), &self.to_sender, context);
+        if bytes == 0 {
+            return;
+        }
+        let (broken, struck) = self.to_sender.write(&end.machine.output()[..bytes], context);
+        end.machine.output_sent(bytes, context.now_ms);
+        end.moved_ms = context.now_ms;
+        self.suffer(broken, struck, context);
+    }
+
+    /// Takes what the sender wants to send, as far as there is room.
+    pub(crate) fn carry_to_receiver(&mut self, context: &mut Context) {
+        let Some(end) = &mut self.sender else { return };
+        let bytes = some_of(end.machine.output(), &self.to_receiver, context);
+        if bytes == 0 {
+            return;
+        }
+        let (broken, struck) = self.to_receiver.write(&end.machine.output()[..bytes], context);
+        end.machine.output_sent(bytes, context.now_ms);
+        end.moved_ms = context.now_ms;
+        self.suffer(broken, struck, context);
+    }
+
+    /// The connection breaks, with any part of what is on its way lost.
+    pub(crate) fn reset(&mut self, context: &mut Context) {
+        self.to_sender.reset(&mut context.random);
+        self.to_receiver.reset(&mut context.random);
+        self.recording.clear();
+    }
+
+    /// Nothing passes any more, and nobody is told.
+    pub(crate) fn vanish(&mut self) {
+        self.to_sender.vanish();
+        self.to_receiver.vanish();
+    }
+
+    /// Checks that no end waits for longer, or holds more, than it may. Each end comes with the time since when it is
+    /// awake, or none if it is frozen.
+    pub(crate) fn check_bounds(
+        &self,
+        (receiver, sender): (Option<u64>, Option<u64>),
+        context: &Context,
+    ) -> Result<(), Violation> {
+        let slack_ms = 2 * TICK_MS + STEP_MS_MAX;
+        let late = |end, since_ms: u64, limit_ms: u64| {
+            let waited_ms = context.now_ms - since_ms.min(context.now_ms);
+            let broken = Violation::NotNoticed { end, lane: self.id, waited_ms, limit_ms };
+            if waited_ms > limit_ms { Err(broken) } else { Ok(()) }
+        };
+        let large = |end, bytes, max| {
+            let broken = Violation::Memory { end, lane: self.id, bytes, max };
+            if bytes > max { Err(broken) } else { Ok(()) }
+        };
+        if let (Some(end), Some(awake_ms)) = (&self.receiver, receiver) {
+            let waits = end.attempt.as_ref().is_none_or(|attempt| !attempt.awaits_ledger());
+            if !end.machine.is_idle() && !end.machine.is_closed() && waits {
+                late("receiver", end.moved_ms.max(awake_ms), context.stall_limit_ms + slack_ms)?;
+            }
+            if let Some(asked) = end.attempt.as_ref().and_then(|attempt| attempt.asked.as_ref()) {
+                late("receiver", asked.due_ms.max(awake_ms), slack_ms)?;
+            }
+            large("receiver", end.machine.output().len(), RECEIVER_BYTES_MAX)?;
+        }
+        if let (Some(end), Some(awake_ms)) = (&self.sender, sender) {
+            if let Some(work) = &end.work {
+                let limit_ms = context.stall_limit_ms + slack_ms;
+                late("sender", (work.began_ms + work.expires_in_ms()).max(awake_ms), limit_ms)?;
+            }
+            large("sender", end.machine.output().len(), sender_bytes_max(end))?;
+        }
+        Ok(())
+    }
+
+    /// Plays a recording in the place of the missing end.
+    fn play(&mut self, context: &mut Context) {
+        if self.recording.is_empty() || context.once_in(3) {
+            return;
+        }
+        let frame = self.recording.remove(0);
+        if self.sender.is_none() && self.receiver.is_some() {
+            let _ = self.to_receiver.write(&frame.0, context);
+        } else if self.receiver.is_none() && self.sender.is_some() {
+            let _ = self.to_sender.write(&frame.0, context);
+        }
+        if self.recording.is_empty() {
+            self.to_receiver.finish();
+            self.to_sender.finish();
+        }
+    }
+
+    fn suffer(&mut self, broken: Option<Broken>, struck: bool, context: &mut Context) {
+        if struck {
+            self.excuses.insert(Excuse::Network);
+        }
+        match broken {
+            None => {}
+            // The other direction ends as well, somewhere; this one ended where the fault says.
+            Some(Broken::Cut) => {
+                self.to_sender.finish();
+                self.to_receiver.finish();
+                if context.random.bool() {
+                    self.to_sender.lose_some(&mut context.random);
+                }
+            }
+            Some(Broken::HalfOpen(crate::fault::Ways::One)) => {}
+            Some(Broken::HalfOpen(crate::fault::Ways::Both)) => self.vanish(),
+        }
+    }
+}
+
+/// How much of `output` is taken now.
+fn some_of(output: &[u8], pipe: &Pipe, context: &mut Context) -> usize {
+    let most = output.len().min(pipe.room());
+    if most > 1 && context.once_in(4) { context.random.usize(1..=most) } else { most }
+}
+
+/// A request, and what is said besides.
+const RECEIVER_BYTES_MAX: usize = 8 << 10;
+
+/// The backlog, a frame above it, and what is said besides.
+fn sender_bytes_max(end: &SenderEnd) -> usize {
+    BACKLOG_BYTES_MAX + end.machine.frame_bytes_max() as usize + RECEIVER_BYTES_MAX
+}

@@ -1,0 +1,40 @@
+//! Handoffs in a world that is made up: producers and decoders over the wire core and the replay ledger, with a network,
+//! disks and a clock that do what a seed says.
+//!
+//! [`run`] plays one seed and checks what must hold whatever happens; [`run_seeds`] plays many and counts what happened in
+//! them. The same seed always gives the same story.
+//!
+//! - `shape` is the model: which pages a prompt has, and what is in each of them. It is the oracle of all checks.
+//! - `pipe` is one direction of a connection, `fault` what goes wrong with a frame on it, `frame` takes frames apart.
+//! - `disk` is the ledger's storage, which forgets, tears and fails.
+//! - `decoder` and `producer` call the state machines as the real callers do, `lane` is a connection between them.
+//! - `world` lets time pass and processes die, `coverage` counts, `runner` plays many seeds.
+//!
+//! There is no socket and no clock here, and no thread but to play seeds side by side.
+
+#![forbid(unsafe_code)]
+
+mod attempt;
+mod context;
+mod coverage;
+mod decoder;
+mod disk;
+mod fault;
+mod frame;
+mod happening;
+mod keys;
+mod lane;
+mod pipe;
+mod producer;
+mod record;
+mod runner;
+mod schedule;
+mod shape;
+mod store;
+mod violation;
+mod world;
+
+pub use coverage::{Coverage, Mark};
+pub use runner::{SeedFailure, Summary, run_seeds};
+pub use violation::Violation;
+pub use world::{Story, Telling, run};

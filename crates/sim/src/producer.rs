@@ -1,0 +1,337 @@
+//! The end that computes, as its real caller behaves: requests are judged, pages go out once their last row is computed, in
+//! any order, and the commit is the last word.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use muser_wire::{
+    Acceptance, CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, Sender, SenderEvent,
+    SenderSettings, SenderTimes,
+};
+
+use crate::attempt::Excuse;
+use crate::context::{Context, TICK_MS};
+use crate::coverage::{Mark, mark_of_failure};
+use crate::keys::KeyTable;
+use crate::lane::{Lane, SenderEnd};
+use crate::shape::PageName;
+use crate::store::rows_of;
+use crate::violation::Violation;
+
+/// Bytes that may wait to be sent before no more pages are taken.
+pub(crate) const BACKLOG_BYTES_MAX: usize = 2000;
+
+/// A process that computes prompts for others.
+pub(crate) struct Producer {
+    pub(crate) node: Node,
+    pub(crate) keys: KeyTable,
+    /// It is not there before this time.
+    pub(crate) down_until_ms: u64,
+    pub(crate) frozen_until_ms: u64,
+    concurrent_max: usize,
+    codecs: Codecs,
+    /// Pages that were computed before.
+    pub(crate) known: BTreeSet<PageName>,
+}
+
+/// A handoff under way.
+#[derive(Debug)]
+pub(crate) struct Work {
+    request: Request,
+    plan: HandoffPlan,
+    pages: BTreeMap<(u16, u32), Vec<u8>>,
+    pub(crate) began_ms: u64,
+    /// When the engine begins, and how long it takes for a row.
+    starts_ms: u64,
+    row_ms: u64,
+    reused_rows: u32,
+    rows_done: u32,
+    rows_told: u32,
+    is_accepted: bool,
+    /// Frames that were not sent.
+    frames: Vec<(u8, Range<u32>)>,
+    /// The engine gives up at this row.
+    fails_at_row: Option<u32>,
+}
+
+impl Work {
+    pub(crate) fn expires_in_ms(&self) -> u64 {
+        self.request.expires_in_ms.into()
+    }
+}
+
+impl Producer {
+    pub(crate) fn new(identity: Identity, context: &mut Context) -> Self {
+        Self {
+            node: Node { boot_id: context.bytes(), node_id: context.bytes(), identity },
+            keys: KeyTable::default(),
+            down_until_ms: 0,
+            frozen_until_ms: 0,
+            concurrent_max: context.random.usize(1..5),
+            codecs: if context.once_in(4) { Codecs::NONE_ONLY } else { Codecs::ALL },
+            known: BTreeSet::new(),
+        }
+    }
+
+    /// Ends a freeze.
+    pub(crate) fn wake(&mut self, now_ms: u64) {
+        self.frozen_until_ms = self.frozen_until_ms.min(now_ms);
+    }
+
+    /// Takes a connection.
+    pub(crate) fn accept(&self, context: &mut Context) -> SenderEnd {
+        let least = context.shape.plan(1, 0).map_or(0, |plan| plan.body_bytes_min());
+        let settings = SenderSettings {
+            node: self.node,
+            keys: self.keys.mac_keys(),
+            codecs: self.codecs,
+            concurrent_max: u32::try_from(self.concurrent_max).unwrap_or(u32::MAX),
+            context_max: 1000,
+            pages_bytes_max: u32::try_from(least).unwrap_or(u32::MAX) + context.random.u32(0..2000),
+            backlog_bytes_max: context.random.usize(0..BACKLOG_BYTES_MAX),
+            stall_limit_ms: context.stall_limit_ms,
+        };
+        let (moved_ms, tick_at_ms) = (context.now_ms, context.now_ms);
+        SenderEnd { machine: Sender::new(settings, context.now_ms), work: None, moved_ms, tick_at_ms }
+    }
+
+    /// Lets the sender of a lane go on; `busy` handoffs are under way over all lanes.
+    pub(crate) fn drive(&mut self, lane: &mut Lane, busy: usize, context: &mut Context) -> Result<(), Violation> {
+        if lane.key_id().is_some_and(|key_id| !self.keys.serves(key_id)) {
+            lane.excuse_attempt(Excuse::Keys);
+        }
+        self.read(lane, busy, context)?;
+        self.compute(lane, context)?;
+        self.send(lane, context)?;
+        let Some(end) = &mut lane.sender else { return Ok(()) };
+        if end.tick_at_ms <= context.now_ms {
+            end.tick_at_ms = context.now_ms + TICK_MS;
+            end.machine.tick(context.now_ms);
+            if end.work.is_some() {
+                end.machine.ping(context.now_ms);
+            }
+        }
+        lane.carry_to_receiver(context);
+        let is_done = lane.sender.as_ref().is_some_and(|end| {
+            end.machine.is_closed() && (end.machine.output().is_empty() || lane.to_receiver.room() == 0)
+        });
+        if is_done {
+            lane.sender = None;
+            lane.to_receiver.finish();
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, lane: &mut Lane, busy: usize, context: &mut Context) -> Result<(), Violation> {
+        loop {
+            while let Some(event) = lane.sender.as_mut().and_then(|end| end.machine.poll_event()) {
+                self.hear(event, lane, busy, context)?;
+            }
+            let Some(end) = &mut lane.sender else { return Ok(()) };
+            let arrived = &mut lane.to_sender.arrived;
+            if arrived.is_empty() {
+                if lane.to_sender.is_drained() && !end.machine.is_closed() {
+                    end.machine.ended();
+                    continue;
+                }
+                return Ok(());
+            }
+            let bite = arrived.len().min(context.random.usize(1..=lane.bite));
+            let taken = end.machine.take_bytes(&arrived[..bite], context.now_ms);
+            arrived.drain(..taken);
+            if taken == 0 {
+                return Ok(());
+            }
+            end.moved_ms = context.now_ms;
+        }
+    }
+
+    fn hear(
+        &mut self,
+        event: SenderEvent,
+        lane: &mut Lane,
+        busy: usize,
+        context: &mut Context,
+    ) -> Result<(), Violation> {
+        let Some(end) = &mut lane.sender else { return Ok(()) };
+        match event {
+            SenderEvent::Request(request) => match self.judge(&request, busy, context) {
+                Ok(work) => end.work = Some(work),
+                Err((code, excuse)) => {
+                    let refused = end.machine.refuse(code, 100, "not now");
+                    refused.map_err(|error| Violation::Call { call: "refuse", error: error.to_string() })?;
+                    excuse.into_iter().for_each(|excuse| lane.excuse_attempt(excuse));
+                }
+            },
+            SenderEvent::Installed(_) | SenderEvent::Cancelled(_) => end.work = None,
+            SenderEvent::Failed(failure) => {
+                context.say(|| format!("lane {}: the sender failed: {failure}", lane.id));
+                mark_of_failure(&failure).into_iter().for_each(|mark| context.mark(mark));
+                end.work = None;
+            }
+            SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Begins the work on a request, or says why not, and whether that is the attempt's fate by right.
+    fn judge(
+        &self,
+        request: &Request,
+        busy: usize,
+        context: &mut Context,
+    ) -> Result<Work, (RefuseCode, Option<Excuse>)> {
+        let shape = context.shape.clone();
+        let (rows, held) = (rows_of(&request.tokens), request.held_pages);
+        let names = shape.names(&request.tokens);
+        let is_claim_right = held <= rows / shape.page_rows
+            && held.checked_sub(1).is_none_or(|last| names[last as usize] == request.held_name);
+        if !is_claim_right {
+            return Err((RefuseCode::StaleClaim, None));
+        }
+        if busy >= self.concurrent_max {
+            return Err((RefuseCode::Busy, Some(Excuse::Busy)));
+        }
+        let Ok(plan) = shape.plan(rows, held) else { return Err((RefuseCode::TooLong, None)) };
+        let known = names.iter().take_while(|name| self.known.contains(*name)).count();
+        let reused_rows = rows.min(u32::try_from(known).unwrap_or(u32::MAX) * shape.page_rows);
+        let pages = (0u16..).zip(plan.layers()).flat_map(|(layer, range)| range.clone().map(move |page| (layer, page)));
+        let pages = pages.map(|(layer, page)| ((layer, page), shape.page(layer, &names[page as usize]))).collect();
+        let fails = context.fault_in(20);
+        Ok(Work {
+            request: request.clone(),
+            plan,
+            pages,
+            began_ms: context.now_ms,
+            starts_ms: context.now_ms + context.random.u64(0..60),
+            row_ms: context.random.u64(0..6),
+            reused_rows,
+            rows_done: reused_rows,
+            rows_told: 0,
+            is_accepted: false,
+            frames: Vec::new(),
+            fails_at_row: fails.then(|| context.random.u32(0..=rows)),
+        })
+    }
+
+    /// Lets the engine compute.
+    fn compute(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let Some(end) = &mut lane.sender else { return Ok(()) };
+        let Some(work) = &mut end.work else { return Ok(()) };
+        if context.now_ms < work.starts_ms || end.machine.is_closed() {
+            return Ok(());
+        }
+        let rows = rows_of(&work.request.tokens);
+        let computed = (context.now_ms - work.starts_ms).checked_div(work.row_ms).unwrap_or(u64::MAX);
+        let computed = u32::try_from(computed).unwrap_or(u32::MAX).saturating_add(work.reused_rows);
+        work.rows_done = work.rows_done.max(computed.min(rows));
+        if work.fails_at_row.is_some_and(|row| work.rows_done >= row) {
+            context.mark(Mark::EngineFailed);
+            return give_up(lane, context);
+        }
+        if !work.is_accepted {
+            let acceptance = Acceptance {
+                nonce: context.bytes(),
+                first_page: work.request.held_pages,
+                reused_rows: work.reused_rows,
+                plan: work.plan.clone(),
+            };
+            let accepted = end.machine.accept(acceptance, context.now_ms);
+            accepted.map_err(|error| Violation::Call { call: "accept", error: error.to_string() })?;
+            work.is_accepted = true;
+            work.frames = frames(&work.plan, end.machine.frame_bytes_max(), &mut context.random);
+            end.moved_ms = context.now_ms;
+        }
+        if work.rows_done == rows {
+            self.known.extend(context.shape.names(&work.request.tokens));
+        }
+        Ok(())
+    }
+
+    /// Sends pages whose rows are computed, in any order, then the commit.
+    fn send(&self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let (page_rows, id) = (context.shape.page_rows, lane.id);
+        let Some(end) = &mut lane.sender else { return Ok(()) };
+        let Some(work) = end.work.as_mut().filter(|work| work.is_accepted) else { return Ok(()) };
+        let rows = rows_of(&work.request.tokens);
+        while end.machine.wants_more() {
+            let sealed =
+                |(_, range): &&(u8, Range<u32>)| range.end.saturating_mul(page_rows).min(rows) <= work.rows_done;
+            let count = work.frames.iter().filter(sealed).count();
+            if count == 0 {
+                break;
+            }
+            let nth = context.random.usize(0..count);
+            let place = work.frames.iter().enumerate().filter(|(_, frame)| sealed(frame)).nth(nth);
+            let place = place.map_or(0, |(place, _)| place);
+            let (group, range) = work.frames.swap_remove(place);
+            let pages = &work.pages;
+            let sent = end.machine.send_pages(group, range, |layer, page| &pages[&(layer, page)]);
+            sent.map_err(|error| Violation::Call { call: "send_pages", error: error.to_string() })?;
+        }
+        if work.rows_told < work.rows_done && end.machine.wants_more() && context.once_in(3) {
+            let told = end.machine.progress(work.rows_done);
+            told.map_err(|error| Violation::Call { call: "progress", error: error.to_string() })?;
+            work.rows_told = work.rows_done;
+        }
+        if work.frames.is_empty() && work.rows_done == rows && end.machine.wants_more() && !context.once_in(3) {
+            match end.machine.commit(times(context.now_ms), context.now_ms) {
+                Ok(()) => {
+                    context.say(|| format!("lane {id}: committed"));
+                    work.is_accepted = false;
+                    work.starts_ms = u64::MAX;
+                    end.moved_ms = context.now_ms;
+                    if context.fault_in(30) {
+                        context.mark(Mark::EngineFailed);
+                        let ended = end.machine.cancel(CancelReason::ShuttingDown, context.now_ms);
+                        ended.map_err(|error| Violation::Call { call: "cancel", error: error.to_string() })?;
+                        end.work = None;
+                        lane.excuse_attempt(Excuse::Engine);
+                    }
+                }
+                Err(SendError::Key(error)) => {
+                    context.say(|| format!("lane {id}: no commit: {error}"));
+                    end.work = None;
+                }
+                Err(error) => return Err(Violation::Call { call: "commit", error: error.to_string() }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ends the handoff under way, as an engine does that gives up.
+fn give_up(lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+    lane.excuse_attempt(Excuse::Engine);
+    let Some(end) = &mut lane.sender else { return Ok(()) };
+    let Some(work) = end.work.take() else { return Ok(()) };
+    let (call, ended) = if work.is_accepted {
+        ("cancel", end.machine.cancel(CancelReason::Internal, context.now_ms))
+    } else {
+        ("refuse", end.machine.refuse(RefuseCode::Internal, 0, "the engine gave up"))
+    };
+    end.moved_ms = context.now_ms;
+    ended.map_err(|error| Violation::Call { call, error: error.to_string() })
+}
+
+/// The frames of a plan: ranges that fit, some of them split once more.
+fn frames(plan: &HandoffPlan, body_bytes_max: u32, random: &mut fastrand::Rng) -> Vec<(u8, Range<u32>)> {
+    let mut frames = Vec::new();
+    for group in (0u8..=u8::MAX).take(plan.groups().len()) {
+        for range in plan.frames(group, 0..u32::MAX, body_bytes_max) {
+            let middle = random.u32(range.start..range.end);
+            if middle > range.start && random.bool() {
+                frames.extend([(group, range.start..middle), (group, middle..range.end)]);
+            } else {
+                frames.push((group, range));
+            }
+        }
+    }
+    frames
+}
+
+/// What a sender tells of its time; any numbers do, and these say when they were made.
+fn times(now_ms: u64) -> SenderTimes {
+    let (queue_us, compute_us, pack_us) = (now_ms, 1000 * now_ms, 1);
+    SenderTimes { queue_us, compute_us, pack_us, send_busy_us: SenderTimes::NOT_TOLD, send_wall_us: now_ms }
+}

@@ -1,0 +1,166 @@
+//! A decoder and its ledger: what was accepted is entered before a page is taken, and the ledger's word is checked against
+//! all that it ever let in.
+
+use muser_cluster::ledger::{Ledger, LedgerEntry, OpenError, RecordError};
+use muser_wire::{Accept, CancelReason, Failure, Request, RequestError};
+
+use crate::attempt::{Asked, End, Excuse, LedgerRefusal};
+use crate::context::Context;
+use crate::coverage::Mark;
+use crate::decoder::Decoder;
+use crate::lane::Lane;
+use crate::violation::Violation;
+
+/// Handoffs that expired so long ago are forgotten when the ledger is full.
+const FORGET_MARGIN_MS: u64 = 100;
+/// The world began so long after 1970.
+const UNIX_START_MS: u64 = 1_000_000;
+
+impl Decoder {
+    /// Opens the ledger from what the disk has. Only bytes that a disk claimed to have written and had not, may be missed.
+    pub(crate) fn open_ledger(&mut self, context: &mut Context) -> Result<(), Violation> {
+        self.ledger = None;
+        self.is_ledger_spoilt = false;
+        match Ledger::open(self.disk.clone(), self.ledger_entries_max) {
+            Ok(ledger) => self.ledger = Some(ledger),
+            Err(error) => {
+                self.is_ledger_spoilt = true;
+                let marks = self.disk.take_marks();
+                let is_right = match &error {
+                    OpenError::Damaged(_) => self.disk.has_lied(),
+                    OpenError::Io(_) | OpenError::Create(_) => !marks.is_empty(),
+                    _ => false,
+                };
+                marks.into_iter().for_each(|mark| context.mark(mark));
+                context.say(|| format!("decoder {}: no ledger: {error}", self.index));
+                if !is_right {
+                    return Err(Violation::LedgerLost { decoder: self.index, error: error.to_string() });
+                }
+                context.mark(if matches!(error, OpenError::Damaged(_)) { Mark::LedgerDamaged } else { Mark::LedgerIo });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the accepted handoff on record, and takes its pages from then on.
+    pub(crate) fn record(&mut self, accept: &Accept, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(()) };
+        let Some(attempt) = &mut end.attempt else { return Ok(()) };
+        let Some(asked) = &mut attempt.asked else { return Ok(()) };
+        let entry = self.entry(asked, accept, context.now_ms);
+        if let Err(refusal) = self.enter(entry, context)? {
+            if self.is_right(refusal, &entry, context) {
+                attempt.excuses.insert(match refusal {
+                    LedgerRefusal::Replay => Excuse::Nonce,
+                    LedgerRefusal::Expired if attempt.excuses.contains(&Excuse::Expiry) => Excuse::Expiry,
+                    _ => Excuse::Ledger,
+                });
+            }
+            if context.random.bool() {
+                self.cancel(lane, CancelReason::Internal, context)?;
+                return self.end(lane, End::Ledger(refusal), context);
+            }
+            self.end(lane, End::Ledger(refusal), context)?;
+            self.close(lane, context);
+            return Ok(());
+        }
+        asked.recorded = true;
+        if accept.first_page != asked.request.held_pages {
+            self.end(lane, End::OtherPages, context)?;
+            self.close(lane, context);
+            return Ok(());
+        }
+        end.moved_ms = context.now_ms;
+        match end.machine.ledger_recorded(asked.plan.clone(), context.now_ms) {
+            // A failure that came with the call is told as an event.
+            Ok(()) | Err(RequestError::Plan(Failure::Accept { .. })) => Ok(()),
+            Err(error) => Err(Violation::Call { call: "ledger_recorded", error: error.to_string() }),
+        }
+    }
+
+    pub(crate) fn unix_ms(&self, now_ms: u64) -> u64 {
+        (UNIX_START_MS + now_ms).saturating_sub(self.clock_back_ms)
+    }
+
+    fn entry(&self, asked: &Asked, accept: &Accept, now_ms: u64) -> LedgerEntry {
+        let Request { key_id, nonce, expires_in_ms, tokens, .. } = &asked.request;
+        let mut prompt = blake3::Hasher::new();
+        tokens.iter().for_each(|token| {
+            prompt.update(&token.to_le_bytes());
+        });
+        LedgerEntry {
+            key_id: *key_id,
+            nonce: *nonce,
+            prompt_digest: *prompt.finalize().as_bytes(),
+            boot_id: self.node.boot_id,
+            first_page: accept.first_page,
+            rows: accept.rows.into(),
+            expiry_unix_ms: self.unix_ms(asked.asked_ms) + u64::from(*expires_in_ms),
+            time_unix_ms: self.unix_ms(now_ms),
+        }
+    }
+
+    /// Forgets what is old, as is done from time to time.
+    pub(crate) fn forget_old(&mut self, context: &mut Context) {
+        let unix_ms = self.unix_ms(context.now_ms);
+        let Some(ledger) = &self.ledger else { return };
+        match ledger.forget_expired(unix_ms, FORGET_MARGIN_MS) {
+            Ok(0) => return,
+            Ok(_) => context.mark(Mark::LedgerForgot),
+            // The disk may have the new ledger all the same.
+            Err(_) => self.is_ledger_spoilt = true,
+        }
+        self.forgotten_unix_ms = self.forgotten_unix_ms.max(unix_ms - FORGET_MARGIN_MS);
+    }
+
+    /// Asks the ledger, and checks what it says against all that it ever let in.
+    fn enter(&mut self, entry: LedgerEntry, context: &mut Context) -> Result<Result<(), LedgerRefusal>, Violation> {
+        let Some(ledger) = &self.ledger else { return Ok(Err(LedgerRefusal::Absent)) };
+        let mut recorded = ledger.record(entry);
+        if matches!(recorded, Err(RecordError::Full { .. })) {
+            self.forget_old(context);
+            recorded = self.ledger.as_ref().map_or(recorded, |ledger| ledger.record(entry));
+        }
+        let refusal = match recorded {
+            Ok(()) => {
+                context.mark(Mark::LedgerRecorded);
+                let handoff = (self.index, entry.key_id, entry.nonce);
+                // What expired and was forgotten is refused by its age. The same nonce with another age is another handoff.
+                let before = context.accepted.insert(handoff, entry.expiry_unix_ms);
+                if before.is_some_and(|expiry_unix_ms| expiry_unix_ms > self.forgotten_unix_ms) {
+                    return Err(Violation::AcceptedTwice { decoder: self.index, key_id: entry.key_id });
+                }
+                if !self.disk.has_durably(&entry.nonce) {
+                    return Err(Violation::RecordNotDurable { decoder: self.index });
+                }
+                return Ok(Ok(()));
+            }
+            Err(RecordError::Replay { .. }) => LedgerRefusal::Replay,
+            Err(RecordError::Expired { .. }) => LedgerRefusal::Expired,
+            Err(RecordError::Full { .. }) => LedgerRefusal::Full,
+            Err(RecordError::Poisoned) => LedgerRefusal::Poisoned,
+            Err(_) => LedgerRefusal::Io,
+        };
+        Ok(Err(refusal))
+    }
+
+    /// Whether the ledger had reason to refuse.
+    fn is_right(&mut self, refusal: LedgerRefusal, entry: &LedgerEntry, context: &mut Context) -> bool {
+        let marks = self.disk.take_marks();
+        let has_failed = !marks.is_empty();
+        marks.into_iter().for_each(|mark| context.mark(mark));
+        let was_spoilt = self.is_ledger_spoilt;
+        self.is_ledger_spoilt |= has_failed;
+        match refusal {
+            LedgerRefusal::Absent | LedgerRefusal::Poisoned => was_spoilt || has_failed,
+            LedgerRefusal::Replay => context.accepted.contains_key(&(self.index, entry.key_id, entry.nonce)),
+            LedgerRefusal::Expired => self.clock_back_ms > 0 || entry.expiry_unix_ms <= entry.time_unix_ms,
+            LedgerRefusal::Full => {
+                has_failed
+                    || was_spoilt
+                    || self.ledger.as_ref().is_some_and(|ledger| ledger.len() >= self.ledger_entries_max)
+            }
+            LedgerRefusal::Io => has_failed,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What must never happen.
+
+/// A promise that a world saw broken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A page that is not what its tokens give.
+    #[error("page {page} of layer {layer} is complete and wrong")]
+    WrongPage {
+        /// The page's layer.
+        layer: u16,
+        /// The page's absolute index.
+        page: u32,
+    },
+    /// A complete handoff lacks a page, or brought one that was not planned.
+    #[error("a handoff is complete with {got} pages of {want}")]
+    PageCount {
+        /// Pages that came.
+        got: u64,
+        /// Pages planned.
+        want: u64,
+    },
+    /// A page was handed out twice, or none was due.
+    #[error("page {page} of layer {layer} was handed out and was not due")]
+    PageNotDue {
+        /// The page's layer.
+        layer: u16,
+        /// The page's absolute index.
+        page: u32,
+    },
+    /// Pages of a handoff that did not complete can be seen.
+    #[error("page {page} of layer {layer} can be seen and belongs to nothing whole")]
+    PartlyVisible {
+        /// The page's layer.
+        layer: u16,
+        /// The page's absolute index.
+        page: u32,
+    },
+    /// A page was taken before the handoff was durably on record.
+    #[error("a page was taken of a handoff that is not durably on record")]
+    NotOnRecord,
+    /// The ledger let a handoff in twice.
+    #[error("decoder {decoder} accepted a handoff of key {key_id} twice")]
+    AcceptedTwice {
+        /// The decoder.
+        decoder: usize,
+        /// The MAC key.
+        key_id: u32,
+    },
+    /// The ledger says a handoff is on record, and a power loss would prove it wrong.
+    #[error("decoder {decoder} has a record that a power loss would take away")]
+    RecordNotDurable {
+        /// The decoder.
+        decoder: usize,
+    },
+    /// A ledger that was only torn does not open.
+    #[error("the ledger of decoder {decoder} does not open: {error}")]
+    LedgerLost {
+        /// The decoder.
+        decoder: usize,
+        /// What it says.
+        error: String,
+    },
+    /// A handoff failed, and nothing was done to it.
+    #[error("a handoff of decoder {decoder} with producer {producer} failed without a fault: {end}")]
+    FailedWithoutFault {
+        /// The decoder.
+        decoder: usize,
+        /// The producer.
+        producer: usize,
+        /// How it ended.
+        end: String,
+    },
+    /// A fault has one right name, and the failure has another.
+    #[error("a fault ({fault}) was told as {end}")]
+    WrongReason {
+        /// The fault.
+        fault: String,
+        /// How the attempt ended.
+        end: String,
+    },
+    /// A request without answer.
+    #[error("request {job} of decoder {decoder} has no answer, or a wrong one")]
+    NoAnswer {
+        /// The decoder.
+        decoder: usize,
+        /// The request.
+        job: u32,
+    },
+    /// An end waits for longer than it may.
+    #[error("the {end} of lane {lane} has waited for {waited_ms} ms, {limit_ms} ms are the most")]
+    NotNoticed {
+        /// Receiver or sender.
+        end: &'static str,
+        /// The lane.
+        lane: u32,
+        /// So far.
+        waited_ms: u64,
+        /// The limit.
+        limit_ms: u64,
+    },
+    /// An end holds more memory than it may.
+    #[error("the {end} of lane {lane} holds {bytes} bytes, {max} are the most")]
+    Memory {
+        /// Receiver or sender.
+        end: &'static str,
+        /// The lane.
+        lane: u32,
+        /// Bytes held.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Work without an end, or an end that is neither idle nor closed, after everything calmed down.
+    #[error("after {now_ms} ms of which the last were calm: {what}")]
+    NotSettled {
+        /// The moment.
+        now_ms: u64,
+        /// What is still under way.
+        what: String,
+    },
+    /// A producer that works again is not used again.
+    #[error("decoder {decoder} does not use producer {producer} again: {end}")]
+    NotUsedAgain {
+        /// The decoder.
+        decoder: usize,
+        /// The producer.
+        producer: usize,
+        /// How the last attempt ended.
+        end: String,
+    },
+    /// A call that must succeed did not.
+    #[error("{call} was refused: {error}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// What it says.
+        error: String,
+    },
+    /// Code panicked.
+    #[error("panicked: {0}")]
+    Panic(String),
+}

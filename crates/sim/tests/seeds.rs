@@ -1,0 +1,29 @@
+//! A few hundred worlds, the seeds that once found something, and the promise that a seed tells one story.
+
+use muser_sim::{Mark, Telling, run, run_seeds};
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[test]
+fn hundreds_of_worlds_keep_every_promise() {
+    let summary = run_seeds(0..400, threads());
+    let told: Vec<String> = summary.failures.iter().map(ToString::to_string).collect();
+    assert!(told.is_empty(), "{}", told.join("\n"));
+    // So many worlds in which nothing is asked, or nothing goes wrong, would prove nothing.
+    assert!(summary.coverage.of(Mark::Completed) > 2000, "{}", summary.coverage);
+    let never: Vec<Mark> = summary.coverage.below(1).into_iter().map(|(mark, _)| mark).collect();
+    assert!(never.len() < 8, "never met: {never:?}");
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story_on_any_number_of_threads() {
+    for seed in 0..30 {
+        let (one, other) = (run(seed, Telling::StepByStep), run(seed, Telling::StepByStep));
+        assert!(one == other && one.lines.len() > 10, "seed {seed}");
+        assert_eq!(one.coverage, run(seed, Telling::Silent).coverage, "seed {seed}");
+    }
+    let (one, many) = (run_seeds(0..60, 1), run_seeds(0..60, 3));
+    assert_eq!((one.seeds, one.coverage), (many.seeds, many.coverage));
+}
