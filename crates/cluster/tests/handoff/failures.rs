@@ -9,17 +9,8 @@ use muser_kernels::attention::KvLayout;
 use muser_wire::{Component, Failure, RefuseCode};
 
 use crate::world::{
-    Cluster, Machine, answer, answer_remotely, clock, machine, random_tokens, request, run, wait_until,
+    Cluster, answer_remotely, clock, machine, nothing_is_left, random_tokens, request, run, wait_until,
 };
-
-/// No page of an attempt is left in the decoder.
-async fn nothing_is_left(decoder: &Machine) {
-    // An engine tells what it holds after a step, and takes none for an attempt that is given up.
-    let under_way = decoder.host.submit(request(&[3], 1, PrefixReuse::Isolate)).await.unwrap();
-    answer(under_way).await;
-    let status = decoder.host.status();
-    assert_eq!((status.memory.live_bytes, status.running(), status.waiting), (0, 0, 0));
-}
 
 #[test]
 fn another_layout_is_refused_by_name_before_any_page() {

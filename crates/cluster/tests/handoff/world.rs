@@ -55,15 +55,21 @@ pub struct Cluster {
     pub compress: Compress,
 }
 
+/// A machine with the model that ships with the program.
 pub fn machine(kv: KvLayout) -> Machine {
-    let files = Arc::new(ModelFiles::from_bytes(SHIPPED.to_vec()).unwrap());
+    machine_with(SHIPPED.to_vec(), kv, |_| ())
+}
+
+/// A machine with the model of a file, and other settings of its engine than the usual ones.
+pub fn machine_with(file: Vec<u8>, kv: KvLayout, change: impl FnOnce(&mut EngineSettings)) -> Machine {
+    let files = Arc::new(ModelFiles::from_bytes(file).unwrap());
     let digest = FileDigest::compute(&files).unwrap();
     let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
     let identity = Identity::new(&digest, model.config(), kv);
     let spec = model.cache_spec(kv, CONTEXT).unwrap();
     let rows = NonZeroUsize::new(256).unwrap();
     let executor = Executor::new(model, Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
-    let settings = EngineSettings {
+    let mut settings = EngineSettings {
         context: CONTEXT,
         kv,
         identity: identity.digest().0,
@@ -74,6 +80,7 @@ pub fn machine(kv: KvLayout) -> Machine {
         waiting_max: 8,
         chunk: ChunkRows::DEFAULT,
     };
+    change(&mut settings);
     let (host, _) = EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap();
     Machine { host, shape: Shape::new(spec, identity).unwrap() }
 }
@@ -111,13 +118,24 @@ impl Cluster {
         (folder, identity)
     }
 
-    fn lane_settings(&self, folder: &ClusterFolder) -> LaneSettings {
+    pub fn lane_settings(&self, folder: &ClusterFolder) -> LaneSettings {
         let revocations = Arc::new(folder.load_revocations().unwrap());
         LaneSettings { revocations, handshake_timeout: Duration::from_secs(60), clock: clock() }
     }
 
     /// Starts a producer at an address, or at any that is free.
     pub async fn produce(&self, name: &str, machine: Machine, at: Option<SocketAddr>) -> Producing {
+        self.produce_with_limit(name, machine, at, Duration::from_secs(60)).await
+    }
+
+    /// One that waits only so long for a decoder that takes nothing.
+    pub async fn produce_with_limit(
+        &self,
+        name: &str,
+        machine: Machine,
+        at: Option<SocketAddr>,
+        stall_limit: Duration,
+    ) -> Producing {
         let (folder, identity) = self.node(name, Roles::Producer, &self.keys);
         let wanted = Wanted { role: Role::Decoder, id: None };
         let acceptor = Arc::new(Acceptor::new(&identity, self.lane_settings(&folder), wanted).unwrap());
@@ -126,7 +144,7 @@ impl Cluster {
             concurrent_max: 2,
             context: u32::try_from(CONTEXT).unwrap(),
             lanes_max: 8,
-            stall_limit: Duration::from_secs(60),
+            stall_limit,
             pace: self.pace,
             compress: self.compress,
         };
@@ -152,8 +170,27 @@ impl Cluster {
         address: SocketAddr,
         (keys, stall_limit): (&KeyRing, Duration),
     ) -> Remote {
-        let (folder, identity) = self.node(name, Roles::Decoder, keys);
-        let connector = Arc::new(Connector::new(&identity, self.lane_settings(&folder)).unwrap());
+        let (folder, _) = self.node(name, Roles::Decoder, keys);
+        self.remote_of(&folder, machine, address, (keys, stall_limit))
+    }
+
+    /// A door as of another run of a decoder that was there before.
+    pub async fn remote_again(&self, name: &str, machine: &Machine, address: SocketAddr) -> Remote {
+        let folder = ClusterFolder::new(self.root.join(name));
+        // The run before may still be writing the entry of a handoff that it has given up.
+        wait_until("the ledger is free", || FolderStorage::open(&folder.ledger()).is_ok()).await;
+        self.remote_of(&folder, machine, address, (&self.keys, Duration::from_secs(60)))
+    }
+
+    fn remote_of(
+        &self,
+        folder: &ClusterFolder,
+        machine: &Machine,
+        address: SocketAddr,
+        (keys, stall_limit): (&KeyRing, Duration),
+    ) -> Remote {
+        let identity = folder.load_identity().unwrap();
+        let connector = Arc::new(Connector::new(&identity, self.lane_settings(folder)).unwrap());
         let member = Member::new(identity.facts(), keys, &machine.shape).unwrap();
         let storage = FolderStorage::open(&folder.ledger()).unwrap();
         let ledger = Arc::new(Ledger::open(storage, 1 << 16).unwrap());
@@ -179,7 +216,7 @@ pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request
     }
 }
 
-/// What an answer says: reused tokens, and per token its id and the bits of all logprobs.
+/// What an answer says: reused tokens, and per token its id and every token's id with the bits of its logprob.
 pub async fn answer(mut answer: muser_host::Answer) -> (usize, Vec<(u32, Vec<u64>)>) {
     let (mut reused, mut tokens) = (0, Vec::new());
     while let Some(news) = answer.next().await {
@@ -187,7 +224,8 @@ pub async fn answer(mut answer: muser_host::Answer) -> (usize, Vec<(u32, Vec<u64
             What::Started { reused: found, .. } => reused = found,
             What::Token(token) => {
                 let logprobs = token.logprobs.unwrap();
-                tokens.push((token.token, logprobs.top.iter().map(|top| top.logprob.to_bits()).collect()));
+                let bits = |top: &muser_engine::TokenLogprob| [u64::from(top.token), top.logprob.to_bits()];
+                tokens.push((token.token, logprobs.top.iter().flat_map(bits).collect()));
             }
             What::Finished(_) => break,
             What::Progress { .. } => {}
@@ -215,6 +253,15 @@ pub async fn answer_remotely(
 pub fn random_tokens(seed: u64, count: usize) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| random.u32(3..4096)).collect()
+}
+
+/// No page of an attempt is left in the decoder.
+pub async fn nothing_is_left(decoder: &Machine) {
+    // An engine tells what it holds after a step, and takes none for an attempt that is given up.
+    let under_way = decoder.host.submit(request(&[3], 1, PrefixReuse::Isolate)).await.unwrap();
+    answer(under_way).await;
+    let status = decoder.host.status();
+    assert_eq!((status.memory.live_bytes, status.running(), status.waiting), (0, 0, 0));
 }
 
 /// Waits for something that must come, and fails if it does not for far longer than it can take.
