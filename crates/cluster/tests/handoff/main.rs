@@ -1,11 +1,14 @@
 //! Handoffs between two engines over real lanes, on the model that ships with the program and on small random ones.
 
 mod bits;
+mod corruption;
 mod delta;
 mod disconnects;
 mod failures;
+mod middle;
 mod models;
 mod pace;
 mod proxy;
 mod stalls;
+mod streaming;
 mod world;

@@ -19,6 +19,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::{EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_kv::CacheSpec;
 use muser_model::{Executor, Identity, Model};
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;
@@ -33,6 +34,7 @@ pub const CONTEXT: usize = 2048;
 pub struct Machine {
     pub host: EngineHost,
     pub shape: Shape,
+    pub spec: Arc<CacheSpec>,
 }
 
 /// A producer that listens.
@@ -82,7 +84,7 @@ pub fn machine_with(file: Vec<u8>, kv: KvLayout, change: impl FnOnce(&mut Engine
     };
     change(&mut settings);
     let (host, _) = EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap();
-    Machine { host, shape: Shape::new(spec, identity).unwrap() }
+    Machine { host, shape: Shape::new(Arc::clone(&spec), identity).unwrap(), spec }
 }
 
 pub fn clock() -> UnixClock {

@@ -1,0 +1,55 @@
+//! From a model file's tokenizer keys to a tokenizer.
+
+use muser_text::{Tokenizer, VocabularyData, VocabularyError};
+use muser_weights::gguf::{Metadata, MetadataError, Optional};
+
+/// Why a file's vocabulary cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VocabularyLoadError {
+    /// A key is missing or malformed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// The vocabulary contradicts itself or needs a tokenizer that muser does not have.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
+    /// Text would turn into tokens the model does not have, or the reverse.
+    #[error("the tokenizer has {tokens} tokens, the model {vocab}")]
+    Size {
+        /// Tokens of the tokenizer.
+        tokens: usize,
+        /// Tokens of the model.
+        vocab: usize,
+    },
+}
+
+/// Type of a token in a file that states none: an ordinary one.
+const NORMAL: i32 = 1;
+
+/// The tokenizer of a file whose model has `vocab` tokens.
+///
+/// # Errors
+/// [`VocabularyLoadError`] names the key or the contradiction.
+pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer, VocabularyLoadError> {
+    let strings = |key: &str| -> Result<Vec<String>, MetadataError> {
+        Ok(metadata.strs(key)?.into_iter().map(str::to_owned).collect())
+    };
+    let id = |name: &str| metadata.u32(&format!("tokenizer.ggml.{name}_token_id")).optional();
+    let tokens = strings("tokenizer.ggml.tokens")?;
+    if tokens.len() != vocab {
+        return Err(VocabularyLoadError::Size { tokens: tokens.len(), vocab });
+    }
+    let token_types = metadata.i32s("tokenizer.ggml.token_type").optional()?;
+    Ok(Tokenizer::new(VocabularyData {
+        model: metadata.str("tokenizer.ggml.model")?.to_owned(),
+        pre: metadata.str("tokenizer.ggml.pre").optional()?.map(str::to_owned),
+        token_types: token_types.unwrap_or_else(|| vec![NORMAL; tokens.len()]),
+        tokens,
+        merges: strings("tokenizer.ggml.merges").optional()?.unwrap_or_default(),
+        bos: id("bos")?,
+        eos: id("eos")?,
+        eot: id("eot")?,
+        eom: id("eom")?,
+        add_bos: metadata.bool("tokenizer.ggml.add_bos_token").optional()?,
+    })?)
+}
