@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use muser_cluster::handoff::{BringError, Remote};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
-use muser_wire::{Failure, Frame, FrameKind, HandoffId, Manifest, Message, Node, Pages, Request};
+use muser_wire::{
+    Failure, Frame, FrameHeader, FrameKind, HandoffId, Manifest, Message, Node, Pages, Request, RequestError,
+};
 
 use crate::middle::{Content, From, Meddler, stand_between};
 use crate::models::{Attention, small, tokens};
@@ -24,6 +26,8 @@ enum Forgery {
     Exchange(u8),
     /// The layer group does not come.
     Omit(u8),
+    /// It does not come, and one page less is announced.
+    OmitAnnounced(u8),
     /// The handoff that came before this one is sent once more.
     Replay,
 }
@@ -52,6 +56,10 @@ impl Forger {
     fn forge(&mut self, kind: FrameKind, body: &[u8]) -> Vec<Content> {
         let (forgery, mut body) = (*self.forgery.lock().unwrap(), body.to_vec());
         match message(kind, &body.clone()) {
+            Message::Accept(mut accept) if matches!(forgery, Forgery::OmitAnnounced(_)) => {
+                accept.page_count -= 1;
+                return vec![(kind, content(&Message::Accept(accept)))];
+            }
             Message::Accept(accept) => {
                 let [Some(receiver), Some(sender)] = self.nodes else { panic!("no greeting was seen") };
                 self.manifest = Some(Manifest::new(self.request.as_ref().unwrap(), &accept, &receiver, &sender));
@@ -77,7 +85,7 @@ impl Forger {
                             self.touched = true;
                         }
                     }
-                    Forgery::Omit(group) if group == pages.group => return Vec::new(),
+                    Forgery::Omit(group) | Forgery::OmitAnnounced(group) if group == pages.group => return Vec::new(),
                     _ => {}
                 }
                 let manifest = self.manifest.as_mut().unwrap();
@@ -102,9 +110,7 @@ impl Forger {
             (commit.frames, commit.stored_bytes, commit.root) =
                 (manifest.frames(), manifest.stored_bytes(), manifest.root());
         }
-        let mut frame = Vec::new();
-        Message::Commit(commit).write_frame(&mut frame);
-        frame[24..frame.len() - 32].to_vec()
+        content(&Message::Commit(commit))
     }
 
     /// What was recorded, under the name of the handoff that is under way.
@@ -151,6 +157,13 @@ fn message(kind: FrameKind, body: &[u8]) -> Message<'_> {
     Message::decode(&Frame { kind, body, digest: blake3::hash(body) }).unwrap()
 }
 
+/// A message's body.
+fn content(message: &Message<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    message.write_frame(&mut frame);
+    frame[FrameHeader::BYTES..frame.len() - FrameHeader::DIGEST_BYTES].to_vec()
+}
+
 /// Bytes of each page in a `Pages` body.
 fn stored_bytes(body: &[u8]) -> Vec<usize> {
     let (mut at, mut stored) = (Pages::FIXED_BYTES, Vec::new());
@@ -191,7 +204,7 @@ impl Scene {
         nothing_is_left(&self.decoder).await;
         *self.forgery.lock().unwrap() = Forgery::Honest;
         match failed {
-            BringError::Failed(failure) => failure,
+            BringError::Failed(failure) | BringError::Request(RequestError::Plan(failure)) => failure,
             other => panic!("{forgery:?}: {other:?}"),
         }
     }
@@ -240,6 +253,9 @@ fn a_layer_group_that_does_not_come_is_noticed_whatever_the_commit_says() {
                     let failure = scene.failure(Forgery::Omit(group), &prompt).await;
                     let missing = matches!(failure, Failure::Incomplete { missing } if missing > 0);
                     assert!(missing, "{attention:?} without group {group}: {failure:?}");
+                    let failure = scene.failure(Forgery::OmitAnnounced(group), &prompt).await;
+                    let fewer = matches!(failure, Failure::Accept { field: "pages", got, want } if got < want);
+                    assert!(fewer, "{attention:?} without group {group}: {failure:?}");
                     scene.is_right(&prompt).await;
                 }
             }
