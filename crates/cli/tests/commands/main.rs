@@ -9,6 +9,7 @@ mod bench;
 mod chat;
 mod cluster;
 mod config;
+mod handoff_strangers;
 mod inspect;
 mod interrupts;
 mod logits;

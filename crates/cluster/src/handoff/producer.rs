@@ -1,5 +1,6 @@
 //! The end that computes: lanes come in, requests become work of the engine, pages go out as they are complete.
 
+use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,7 @@ use muser_kv::{PAGE_ROWS, names_of};
 use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::compression::{Compress, Compression, Flow};
 use super::report::ProducerNews;
@@ -23,6 +25,10 @@ use crate::random;
 
 /// Bytes that may wait to be sent before the engine's news are left unread.
 const BACKLOG_BYTES: usize = 32 << 20;
+
+/// Handshakes under way at once. The oldest makes way for one more: strangers that say nothing keep nobody out, since those
+/// who belong to the cluster are done within milliseconds.
+const HANDSHAKES_MAX: usize = 64;
 
 /// What a producer may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,21 +106,36 @@ impl Producer {
     ) {
         let tell: Tell = Arc::new(tell);
         tokio::pin!(stop);
+        let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => return,
                 accepted = port.0.accept() => accepted,
             };
-            // A connection that failed before it began is nobody's loss; beyond the limit it is closed at once.
-            let (Ok((tcp, _)), Ok(place)) = (accepted, Arc::clone(&self.lanes).try_acquire_owned()) else { continue };
+            // A connection that failed before it began is nobody's loss.
+            let Ok((tcp, _)) = accepted else { continue };
+            handshakes.retain(|handshake| !handshake.is_finished());
+            if handshakes.len() == HANDSHAKES_MAX
+                && let Some(oldest) = handshakes.pop_front()
+            {
+                oldest.abort();
+            }
             let (producer, acceptor, tell) = (Arc::clone(&self), Arc::clone(&acceptor), Arc::clone(&tell));
-            tokio::spawn(async move {
-                match acceptor.accept(tcp).await {
-                    Ok(lane) => Session::new(&producer, lane, tell).run().await,
-                    Err(error) => tell(ProducerNews::LaneRefused(error)),
+            let handshake = tokio::spawn(async move {
+                let lane = match acceptor.accept(tcp).await {
+                    Ok(lane) => lane,
+                    Err(error) => return tell(ProducerNews::LaneRefused(error)),
+                };
+                // Beyond the limit a lane is closed at once.
+                if let Ok(place) = Arc::clone(&producer.lanes).try_acquire_owned() {
+                    // In a task of its own, which is not ended with those whose handshake takes long.
+                    tokio::spawn(async move {
+                        Session::new(&producer, lane, tell).run().await;
+                        drop(place);
+                    });
                 }
-                drop(place);
             });
+            handshakes.push_back(handshake.abort_handle());
         }
     }
 
