@@ -20,6 +20,8 @@ pub(crate) struct Link {
     pub(crate) moved_ms: u64,
 }
 
+/// Buffers that are larger are given back once no handoff is under way.
+const RESTING_BYTES_MAX: usize = 64 << 10;
 /// More pings than this, while nothing is sent, are a flood.
 const UNSENT_PONGS_MAX: u32 = 16;
 
@@ -53,6 +55,17 @@ impl Link {
             self.output.drain(..self.sent);
             self.sent = 0;
         }
+    }
+
+    /// Gives back the memory that only a handoff needs.
+    pub(crate) fn rest(&mut self) {
+        self.output.shrink_to(RESTING_BYTES_MAX);
+        self.reader.rest(RESTING_BYTES_MAX);
+    }
+
+    /// Bytes of memory held for frames that come and go.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.output.capacity() + self.reader.body_capacity()
     }
 
     pub(crate) fn answer_ping(&mut self, value: u64) -> Result<(), Failure> {

@@ -89,6 +89,11 @@ impl FrameReader {
         self.complete = None;
     }
 
+    /// Gives back memory beyond `bytes_max` that no frame under way needs.
+    pub(crate) fn rest(&mut self, bytes_max: usize) {
+        self.body.shrink_to(bytes_max);
+    }
+
     /// Whether part of a frame arrived.
     pub fn is_inside_a_frame(&self) -> bool {
         self.arrived > 0 && self.complete.is_none()

@@ -323,6 +323,14 @@ impl Receiver {
     /// If there were fewer.
     pub fn output_sent(&mut self, bytes: usize, now_ms: u64) {
         self.link.output_sent(bytes, now_ms);
+        if self.handoff.is_none() {
+            self.link.rest();
+        }
+    }
+
+    /// Bytes of memory held for frames that come and go. Without a handoff under way they are few.
+    pub fn buffer_bytes(&self) -> usize {
+        self.link.buffer_bytes()
     }
 
     /// Fails what is late. To be called from time to time, at least.
@@ -484,6 +492,7 @@ impl Receiver {
     fn end_handoff(&mut self) {
         self.ended = self.handoff_id();
         (self.handoff, self.state) = (None, State::Idle);
+        self.link.rest();
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -491,6 +500,7 @@ impl Receiver {
         self.state = State::Closed;
         self.handoff = None;
         self.link.reader.release();
+        self.link.rest();
         // Whatever was not seen yet is void, a completion above all.
         self.events.clear();
         self.events.push_back(ReceiverEvent::Failed(failure));

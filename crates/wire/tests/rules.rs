@@ -4,8 +4,8 @@ mod common;
 
 use common::{Scene, keys, node, receiver_settings, sender_settings};
 use muser_wire::{
-    Cancel, CancelReason, Component, Failure, Identity, KeyError, KeyState, Node, Receiver, ReceiverEvent,
-    ReceiverSettings, RefuseCode, RequestError, SendError, Sender, SenderEvent, SenderSettings,
+    Cancel, CancelReason, Codecs, Component, Failure, HandoffPlan, Identity, KeyError, KeyState, Node, Receiver,
+    ReceiverEvent, ReceiverSettings, RefuseCode, RequestError, SendError, Sender, SenderEvent, SenderSettings,
 };
 
 /// Both ends after the handshake.
@@ -257,6 +257,32 @@ fn what_waits_to_be_sent_is_bounded_by_the_backlog_and_one_frame() {
     let refused = sender.send_pages(0, 0..u32::MAX, |layer, page| &scene.pages[&(layer, page)]);
     assert_eq!(refused, Err(SendError::Backlog(waiting)));
     assert_eq!(sender.output().len(), waiting);
+}
+
+/// A connection that rested after a long handoff kept the memory of its largest frames for as long as it was open.
+#[test]
+fn a_connection_at_rest_gives_back_the_memory_of_its_handoff() {
+    let mut scene = scene(8);
+    scene.plan = HandoffPlan::new(vec![vec![0, 1]], vec![0..2; 2], 1 << 20).unwrap();
+    scene.pages = [0, 1].into_iter().flat_map(|layer| [0, 1].map(|page| ((layer, page), vec![7; 1 << 20]))).collect();
+    (scene.first_page, scene.request.held_pages, scene.body_bytes_max) = (0, 0, 3 << 20);
+    scene.request.codecs = Codecs::NONE_ONLY;
+    let (mut receiver, mut sender) = accepted(&scene);
+    let (mut seen, mut most) = (common::Seen::default(), (0, 0));
+    scene.send_all(&mut sender, &mut fastrand::Rng::with_seed(8), |sender| {
+        while !sender.output().is_empty() {
+            let taken = receiver.take_bytes(sender.output(), 0);
+            most = (most.0.max(sender.buffer_bytes()), most.1.max(receiver.buffer_bytes()));
+            sender.output_sent(taken, 0);
+            scene.serve(&mut receiver, &mut seen, 0);
+        }
+    });
+    assert!(seen.complete.is_some() && most.0 > 1 << 20 && most.1 > 1 << 20, "{most:?}");
+    receiver.installed().unwrap();
+    to_sender(&mut receiver, &mut sender);
+    assert_eq!(sender.poll_event(), Some(SenderEvent::Installed(scene.request.handoff)));
+    let (given, taken) = (sender.buffer_bytes(), receiver.buffer_bytes());
+    assert!(given <= 128 << 10 && taken <= 128 << 10, "{given} and {taken} bytes are held");
 }
 
 #[test]
