@@ -20,7 +20,7 @@ pub trait LedgerStorage: Send {
     /// What the disk says.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns when everything appended or cut survives a crash.
+    /// Returns when everything appended, cut or replaced survives a crash, by whatever run it was.
     ///
     /// # Errors
     /// What the disk says. Nothing is known then of what was appended since the last success.
@@ -109,6 +109,9 @@ impl FolderStorage {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(FolderStorageError::Io { path, error }),
         };
+        // A run that ended while it replaced the ledger may have left a name that a crash would take back, and with it
+        // whatever is recorded from here on.
+        sync_folder(folder).map_err(at(folder))?;
         Ok(Self { folder: folder.to_owned(), file, _lock: lock })
     }
 
