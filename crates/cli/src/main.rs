@@ -51,6 +51,7 @@ fn run() -> Result<(), Failure> {
         Command::Serve(args) => commands::serve::run(args),
         Command::Produce(args) => commands::produce::run(args),
         Command::Demo(args) => commands::demo::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Quantize(args) => commands::quantize::run(args, &interrupt()?),
         Command::Logits(args) => commands::logits::run(args, &interrupt()?),

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod cluster_member;
 mod generation;
+pub mod plan;
 pub mod serve;
 
 use std::ffi::OsString;
@@ -70,6 +71,8 @@ pub enum Command {
     Produce(cluster_member::ProduceArgs),
     /// Start a producer beside this process, answer a prompt with and without it, and compare the bits.
     Demo(cluster_member::DemoArgs),
+    /// Print what a handoff of a prompt would move, and who would be expected to compute it quickest.
+    Plan(plan::PlanArgs),
     /// Print what a GGUF file holds, its identity, and whether muser can run it.
     Inspect(InspectArgs),
     /// Write a GGUF file with other weight types.

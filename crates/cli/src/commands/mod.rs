@@ -9,6 +9,7 @@ pub mod demo;
 pub mod doctor;
 pub mod inspect;
 pub mod logits;
+pub mod plan;
 pub mod produce;
 pub mod pull;
 pub mod quantize;

@@ -16,6 +16,7 @@ mod inspect;
 mod interrupts;
 mod logits;
 mod machine;
+mod plan;
 mod prefill;
 mod produce;
 mod pull;

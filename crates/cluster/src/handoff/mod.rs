@@ -1,8 +1,11 @@
 //! Handoffs between two machines: pages that one computes and the other goes on with.
 //!
 //! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
-//! sends, by a `session` on each lane, and keeps the `timeline` of each handoff for its `report`; `remote` asks and collects. Both know the model they share by its [`Shape`], and are of one node (`Member`).
+//! sends, by a `session` on each lane, with `compression` where that is faster, and keeps the `timeline` of each handoff for
+//! its `report`; `remote` asks and collects; `bytes` counts what travels. Both ends know the model they share by its
+//! [`Shape`], and are of one node (`Member`).
 
+mod bytes;
 mod compression;
 mod producer;
 mod remote;
@@ -26,6 +29,7 @@ use crate::identity::NodeFacts;
 use crate::keys::{KeyRing, KeyState};
 use crate::random::{self, NoRandomness};
 
+pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
 pub use producer::{Port, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Remote, RemoteSettings};
@@ -91,14 +95,9 @@ impl Shape {
 
     /// What has to travel so that somebody who holds `held_pages` pages has `rows` rows; `None` beyond what can be counted.
     pub fn plan(&self, rows: usize, held_pages: usize) -> Option<HandoffPlan> {
-        let page = |index: usize| u32::try_from(index).ok();
-        let range = |layer| {
-            let missing = self.spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
-            Some(page(missing.start)?..page(missing.end)?)
-        };
-        let layers: Option<Vec<_>> = (0..self.spec.layers().len()).map(range).collect();
-        let page_bytes = page(self.spec.layout().page_bytes())?;
-        HandoffPlan::new(self.groups.clone(), layers?, page_bytes).ok()
+        let missing = |layer| self.spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
+        let pages: Vec<_> = (0..self.spec.layers().len()).map(missing).collect();
+        bytes::plan(&self.groups, &pages, self.spec.layout().page_bytes())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Handoffs between two engines over real lanes, on the model that ships with the program and on small random ones.
 
 mod bits;
+mod bytes;
 mod corruption;
 mod delta;
 mod disconnects;
