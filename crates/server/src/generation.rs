@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::record::Tally;
-use crate::remote::{Begun, LocalWatch, Source};
+use crate::remote::{Begun, BringingListener, LocalWatch, Source};
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 use muser_host::{Answer, News, What};
@@ -67,7 +67,7 @@ pub struct Progress {
     pub reused: usize,
     /// Tokens that have their keys and values, the reused ones included.
     pub computed: usize,
-    /// Since the request left the queue.
+    /// Since the request left the queue, and what a producer took before that.
     pub elapsed: Duration,
 }
 
@@ -113,11 +113,15 @@ struct Clock {
 }
 
 impl Generation {
-    /// Hands the request to the engine.
+    /// Hands the request to the engine; if a producer computes its prompt, `listener` hears how far that is meanwhile.
     ///
     /// # Errors
     /// If the engine does not take it, or a stop string is empty.
-    pub async fn start(service: &Arc<Service>, plan: Plan) -> Result<Self, ApiError> {
+    pub async fn start(
+        service: &Arc<Service>,
+        plan: Plan,
+        listener: &mut BringingListener<'_>,
+    ) -> Result<Self, ApiError> {
         let text = AnswerText::new(plan.stops.clone()).map_err(|error| ApiError::invalid(error.to_string()))?;
         let request = Request {
             prompt: plan.prompt.clone(),
@@ -129,7 +133,7 @@ impl Generation {
             reuse: plan.reuse,
         };
         let Begun { answer, source, watch } = match &service.remote {
-            Some(remote) => remote.start(&service.host, request).await?,
+            Some(remote) => remote.start(&service.host, request, listener).await?,
             None => Begun { answer: service.host.submit(request).await?, source: Source::default(), watch: None },
         };
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
@@ -173,10 +177,11 @@ impl Generation {
                 if let Some(watch) = &mut self.watch {
                     watch.started(at, reused, slot, &self.service.host.status());
                 }
+                let there = reused;
                 // What was brought was not there before.
                 let reused = reused.saturating_sub(self.source.brought_tokens());
                 (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);
-                Happening::Progress(self.progress(reused, at))
+                Happening::Progress(self.progress(there, at))
             }
             // What is computed again after an interruption is nobody's business.
             What::Progress { .. } if self.usage.generated > 0 => return Ok(None),
@@ -219,7 +224,8 @@ impl Generation {
     }
 
     fn progress(&self, computed: usize, at: Instant) -> Progress {
-        let elapsed = self.clock.started.map_or(Duration::ZERO, |started| at - started);
+        let here = self.clock.started.map_or(Duration::ZERO, |started| at - started);
+        let elapsed = here + self.source.handoff.as_ref().map_or(Duration::ZERO, |handoff| handoff.elapsed);
         Progress { total: self.usage.prompt, reused: self.usage.reused, computed, elapsed }
     }
 

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use muser_engine::engine::PrefixReuse;
 use muser_engine::{LogprobsWanted, SamplingSettings};
 use serde_json::Value;
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::error::ApiError;
 use crate::fields::{Fields, FromField};
 use crate::generation::{Generation, Plan};
+use crate::record::Tally;
+use crate::remote::Bringing;
 use crate::sampling::take_sampling;
 use crate::service::Service;
+use crate::stream::Starting;
 
 /// What a request says besides its prompt and what only its route knows.
 #[derive(Clone, Debug)]
@@ -68,6 +72,35 @@ impl Options {
         prompts: Vec<Vec<u32>>,
         logprobs: Option<LogprobsWanted>,
     ) -> Result<Vec<Generation>, ApiError> {
+        self.start_telling(service, prompts, logprobs, &mut |_, _| ()).await
+    }
+
+    /// As [`Self::start`], for a stream, which can tell meanwhile how far producers are.
+    pub fn starting(
+        &self,
+        service: &Arc<Service>,
+        prompts: Vec<Vec<u32>>,
+        logprobs: Option<LogprobsWanted>,
+    ) -> Starting {
+        let (sender, heard) = unbounded_channel();
+        let (options, service) = (self.clone(), Arc::clone(service));
+        let started = async move {
+            // Whoever listens awaits this, too.
+            let mut listener = |index, bringing| {
+                let _ = sender.send((index, bringing));
+            };
+            options.start_telling(&service, prompts, logprobs, &mut listener).await
+        };
+        Starting { started: Box::pin(Tally::keep(started)), heard }
+    }
+
+    async fn start_telling(
+        &self,
+        service: &Arc<Service>,
+        prompts: Vec<Vec<u32>>,
+        logprobs: Option<LogprobsWanted>,
+        listener: &mut (dyn FnMut(usize, Bringing) + Send),
+    ) -> Result<Vec<Generation>, ApiError> {
         let most = service.settings.answers_max;
         if prompts.len().saturating_mul(self.answers) > most {
             let asked = format!("{} prompts with {} answers each", prompts.len(), self.answers);
@@ -88,7 +121,9 @@ impl Options {
                     logprobs,
                     reuse: self.reuse,
                 };
-                generations.push(Generation::start(service, plan).await?);
+                let index = generations.len();
+                let mut heard = |bringing| listener(index, bringing);
+                generations.push(Generation::start(service, plan, &mut heard).await?);
             }
         }
         Ok(generations)

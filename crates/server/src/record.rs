@@ -81,6 +81,11 @@ impl Tally {
         TALLY.try_with(Arc::clone).unwrap_or_default()
     }
 
+    /// The future, which is part of answering the request that the task is answering now, wherever it is polled.
+    pub fn keep<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        TALLY.scope(Self::current(), future)
+    }
+
     /// A prompt was taken.
     pub fn add_prompt(&self, tokens: usize) {
         self.prompt.fetch_add(tokens, Ordering::Relaxed);

@@ -12,9 +12,9 @@ mod source;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use muser_cluster::handoff::Remote;
+use muser_cluster::handoff::{Milestone, Remote};
 use muser_cluster::policy::{Place, Policy, Verdict};
 use muser_engine::engine::{Installation, Installed, NotInstallable, Request};
 use muser_host::{Answer, EngineHost, Refused};
@@ -72,6 +72,22 @@ pub struct RemotePrefill {
     counts: Mutex<RemoteCounts>,
 }
 
+/// How far a producer is with a prompt, before the request has begun here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bringing {
+    /// Tokens of the prompt.
+    pub total: usize,
+    /// Of these, tokens that were here already.
+    pub held: usize,
+    /// Tokens that the producer is done with, or that were here.
+    pub computed: usize,
+    /// Since the producer was asked.
+    pub elapsed: Duration,
+}
+
+/// Hears how far a producer is.
+pub type BringingListener<'a> = dyn FnMut(Bringing) + Send + 'a;
+
 /// A request that has begun.
 pub struct Begun {
     /// What comes of it.
@@ -100,11 +116,17 @@ impl RemotePrefill {
         self.lock().clone()
     }
 
-    /// Begins the request with the keys and values of a producer if that is chosen, and otherwise here.
+    /// Begins the request with the keys and values of a producer if that is chosen, and otherwise here. `listener` hears
+    /// from a producer once it has begun, and as it goes on.
     ///
     /// # Errors
     /// As of the engine; or that no producer helps, if that is to be an error.
-    pub async fn start(&self, host: &EngineHost, request: Request) -> Result<Begun, ApiError> {
+    pub async fn start(
+        &self,
+        host: &EngineHost,
+        request: Request,
+        listener: &mut BringingListener<'_>,
+    ) -> Result<Begun, ApiError> {
         let mut source = Source::default();
         let mut left: Vec<&Remote> = self.producers.iter().collect();
         if request.prompt.len() < self.settings.tokens_min {
@@ -133,7 +155,7 @@ impl RemotePrefill {
             };
             left.retain(|remote| remote.address() != place);
             let Some(remote) = self.producers.iter().find(|remote| remote.address() == place) else { continue };
-            if self.bring(remote, &mut installation, rows, &mut source).await
+            if self.bring(remote, (&mut installation, rows), &mut source, listener).await
                 && let Some(installed) = self.finish(remote, installation, &mut source)
             {
                 let answer = host.submit_installed(request, installed).await?;
@@ -180,13 +202,22 @@ impl RemotePrefill {
     async fn bring(
         &self,
         remote: &Remote,
-        installation: &mut Installation,
-        rows: Range<u64>,
+        (installation, rows): (&mut Installation, Range<u64>),
         source: &mut Source,
+        listener: &mut BringingListener<'_>,
     ) -> bool {
         let (place, asked) = (Place::Producer(remote.address()), Instant::now());
+        let (held, total) = (installation.held_pages() * PAGE_ROWS, installation.tokens().len() + 1);
         let under_way = self.chooser.begin(place, rows);
-        let brought = remote.bring(installation).await;
+        let mut heard = |milestone| {
+            let computed = match milestone {
+                Milestone::Accepted => held,
+                Milestone::Computed { rows } => (rows as usize).clamp(held, total - 1),
+            };
+            under_way.progress(computed as u64);
+            listener(Bringing { total, held, computed, elapsed: asked.elapsed() });
+        };
+        let brought = remote.bring_telling(installation, &mut heard).await;
         drop(under_way);
         match brought {
             Ok(handoff) => {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -10,22 +11,38 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::select_all;
 use futures_util::stream::unfold;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::ApiError;
-use crate::generation::{Ending, Generation, Happening};
+use crate::generation::{Ending, Generation, Happening, Progress};
+use crate::remote::Bringing;
 use crate::text::Piece;
+
+/// A comment, which says that the server is there.
+const PING: Bytes = Bytes::from_static(b":\n\n");
 
 /// How a route tells of happenings.
 pub trait Dialect: Send + 'static {
     /// Objects to send for what happened to the answer `index`.
     fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value>;
 
+    /// Objects to send for how far a producer is with the prompt of the answer `index`, which has not begun yet.
+    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value>;
+
     /// Objects to send after the end of all answers.
     fn last_chunks(&mut self, generations: &[Generation]) -> Vec<Value>;
 
     /// Whether `[DONE]` ends the stream.
     const SAYS_DONE: bool;
+}
+
+/// Answers that are about to start.
+pub struct Starting {
+    /// Ends once all have started.
+    pub started: Pin<Box<dyn Future<Output = Result<Vec<Generation>, ApiError>> + Send>>,
+    /// How far the producer of each answer's prompt is meanwhile.
+    pub heard: UnboundedReceiver<(usize, Bringing)>,
 }
 
 /// A whole answer.
@@ -64,21 +81,44 @@ pub async fn collect(generations: Vec<Generation>) -> Result<Vec<Collected>, Api
 }
 
 /// Answers as a stream of events. Dropping the response's body gives the answers up.
-pub fn respond<D: Dialect>(generations: Vec<Generation>, dialect: D, ping: Duration) -> Response {
-    let events = Events { generations, dialect, ping, ready: VecDeque::new(), over: false };
+///
+/// The status waits until all answers have started or are refused, or a producer has begun with one, but no longer than a
+/// ping: whoever is refused later finds that in the stream.
+///
+/// # Errors
+/// If an answer is refused before that.
+pub async fn respond<D: Dialect>(starting: Starting, dialect: D, ping: Duration) -> Result<Response, ApiError> {
+    let mut events = Events {
+        starting: Some(starting),
+        generations: Vec::new(),
+        dialect,
+        ping,
+        ready: VecDeque::new(),
+        told_at: Instant::now(),
+        over: false,
+    };
+    match timeout(ping, events.start()).await {
+        Ok(started) => started?,
+        // So much for the status.
+        Err(_) => events.ready.push_back(PING),
+    }
     let stream = unfold(events, |mut events| async {
         let bytes = events.next().await?;
         Some((Ok::<_, Infallible>(bytes), events))
     });
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    (headers, Body::from_stream(stream)).into_response()
+    Ok((headers, Body::from_stream(stream)).into_response())
 }
 
 struct Events<D> {
+    /// `None` once all have started.
+    starting: Option<Starting>,
     generations: Vec<Generation>,
     dialect: D,
     ping: Duration,
     ready: VecDeque<Bytes>,
+    /// When something was told last: what happens and is not told does not spare the ping.
+    told_at: Instant,
     over: bool,
 }
 
@@ -86,22 +126,29 @@ impl<D: Dialect> Events<D> {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
+                self.told_at = Instant::now();
                 return Some(bytes);
             }
             if self.over {
                 return None;
             }
-            match timeout(self.ping, next_of(&mut self.generations)).await {
-                Err(_) => return Some(Bytes::from_static(b":\n\n")),
+            let ping_at = self.told_at + self.ping;
+            if self.starting.is_some() {
+                match timeout_at(ping_at, self.start()).await {
+                    Err(_) => self.ready.push_back(PING),
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => self.end_with(&error),
+                }
+                continue;
+            }
+            match timeout_at(ping_at, next_of(&mut self.generations)).await {
+                Err(_) => self.ready.push_back(PING),
                 Ok(Some((index, Ok(happening)))) => {
                     let chunks = self.dialect.chunks(index, &self.generations[index], happening);
                     self.ready.extend(chunks.iter().map(event));
                 }
                 Ok(Some((_, Err(error)))) => {
-                    // The other answers are given up with it.
-                    self.generations.clear();
-                    self.ready.push_back(event(&error.body()));
-                    self.over = true;
+                    self.end_with(&error);
                 }
                 Ok(None) => {
                     let chunks = self.dialect.last_chunks(&self.generations);
@@ -113,6 +160,35 @@ impl<D: Dialect> Events<D> {
                 }
             }
         }
+    }
+}
+
+impl<D: Dialect> Events<D> {
+    /// Waits until all answers have started, or until there is something to tell before that. Dropping the future loses
+    /// nothing.
+    async fn start(&mut self) -> Result<(), ApiError> {
+        let Some(Starting { started, heard }) = &mut self.starting else { return Ok(()) };
+        tokio::select! {
+            // What is said before the start is told before it.
+            biased;
+            Some((index, Bringing { total, held, computed, elapsed })) = heard.recv() => {
+                let progress = Progress { total, reused: held, computed, elapsed };
+                self.ready.extend(self.dialect.bringing(index, progress).iter().map(event));
+            }
+            started = started => {
+                self.starting = None;
+                self.generations = started?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of an error, with which all answers end.
+    fn end_with(&mut self, error: &ApiError) {
+        self.starting = None;
+        self.generations.clear();
+        self.ready.push_back(event(&error.body()));
+        self.over = true;
     }
 }
 

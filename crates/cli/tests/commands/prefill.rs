@@ -64,6 +64,11 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
     assert!(of_short["kv_choice"].is_null() && of_short["kv_source"] == "local", "{of_short}");
     let (_, of_producer) = complete(&first, &prompt(0));
     assert_eq!((&of_producer["kv_source"], verdict(&of_producer, address)), (&json!("producer"), &json!("first_try")));
+    let number = |name: &str| of_producer[name].as_f64().unwrap_or_else(|| panic!("no {name} in {of_producer}"));
+    assert!(number("kv_compute_ms") > 0.0 && number("kv_queue_ms") >= 0.0, "{of_producer}");
+    assert!(number("kv_queue_ms") + number("kv_compute_ms") <= number("kv_ms"), "{of_producer}");
+    let rate = number("kv_wire_bytes") * 8.0 / number("kv_send_wall_ms") / 1e6;
+    assert!((number("kv_wall_gbit_per_s") / rate - 1.0).abs() < 1e-6, "{of_producer}");
     let (_, of_local) = complete(&first, &prompt(1));
     assert_eq!((&of_local["kv_source"], verdict(&of_local, "local")), (&json!("local"), &json!("first_try")));
     assert!(of_local["kv_fallback"].is_null(), "{of_local}");
@@ -80,6 +85,9 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
     );
     assert_eq!(metric(&first, "muser:prefill_choices_total{place=\"local\",reason=\"first_try\"}"), 1.0);
     assert_eq!(metric(&first, "muser:handoff_fallbacks_total"), 0.0);
+    for name in ["seconds", "compute_seconds", "send_wall_seconds", "bytes", "wire_bytes", "tokens"] {
+        assert!(metric(&first, &format!("muser:handoff_{name}_total{{producer=\"{address}\"}}")) > 0.0, "{name}");
+    }
     end(first);
 
     let file = format!("{decoder}/policy.toml");

@@ -32,7 +32,7 @@ use crate::random::{self, NoRandomness};
 pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
 pub use producer::{Port, Producer, ProducerSettings};
-pub use remote::{BringError, Handoff, Remote, RemoteSettings};
+pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};
 
 /// Where a node listens.

@@ -77,6 +77,21 @@ pub struct Handoff {
     pub elapsed: Duration,
 }
 
+/// How far a handoff is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// The producer has begun.
+    Accepted,
+    /// This many rows are computed, those included that were held.
+    Computed {
+        /// Rows from the beginning of the prompt.
+        rows: u32,
+    },
+}
+
+/// Hears how far a handoff is, as it goes on.
+pub type Listener<'a> = dyn FnMut(Milestone) + Send + 'a;
+
 /// Why nothing was brought. What had come is void.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -154,17 +169,30 @@ impl Remote {
     /// # Errors
     /// [`BringError`]; the installation is then incomplete, and to be dropped.
     pub async fn bring(&self, installation: &mut Installation) -> Result<Handoff, BringError> {
+        self.bring_telling(installation, &mut |_| ()).await
+    }
+
+    /// As [`Self::bring`], and `listener` hears how far it is. Should the first attempt fail before anything has come, it is
+    /// accepted twice.
+    ///
+    /// # Errors
+    /// As of [`Self::bring`].
+    pub async fn bring_telling(
+        &self,
+        installation: &mut Installation,
+        listener: &mut Listener<'_>,
+    ) -> Result<Handoff, BringError> {
         let began = Instant::now();
         // A kept lane may have died since; a new one is tried once, as long as nothing has come.
         let kept = self.lock().pop();
         let (link, stats) = match kept {
-            Some(link) => match self.bring_by(link, installation).await {
+            Some(link) => match self.bring_by(link, installation, listener).await {
                 Err(BringError::Closed | BringError::Io(_)) if installation.is_untouched() => {
-                    self.bring_by(self.connect().await?, installation).await?
+                    self.bring_by(self.connect().await?, installation, listener).await?
                 }
                 other => other?,
             },
-            None => self.bring_by(self.connect().await?, installation).await?,
+            None => self.bring_by(self.connect().await?, installation, listener).await?,
         };
         let peer = link.lane.peer();
         let (producer, node) = (peer.name.as_str().to_owned(), peer.id);
@@ -198,7 +226,12 @@ impl Remote {
         }
     }
 
-    async fn bring_by(&self, mut link: Link, installation: &mut Installation) -> Result<(Link, Stats), BringError> {
+    async fn bring_by(
+        &self,
+        mut link: Link,
+        installation: &mut Installation,
+        listener: &mut Listener<'_>,
+    ) -> Result<(Link, Stats), BringError> {
         let request = self.request(installation)?;
         let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(self.settings.expires_in));
         let prompt_digest = digest_of(&request.tokens);
@@ -225,7 +258,11 @@ impl Remote {
                 Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
                 Some(ReceiverEvent::Cancelled(cancel)) => return Err(BringError::Cancelled(cancel.reason)),
                 Some(ReceiverEvent::Failed(failure)) => return Err(BringError::Failed(failure)),
-                Some(ReceiverEvent::Ready(_) | ReceiverEvent::Progress(_) | ReceiverEvent::Pong(_)) => continue,
+                Some(ReceiverEvent::Progress(progress)) => {
+                    listener(Milestone::Computed { rows: progress.rows_done });
+                    continue;
+                }
+                Some(ReceiverEvent::Ready(_) | ReceiverEvent::Pong(_)) => continue,
             };
             let entry = LedgerEntry {
                 key_id,
@@ -244,6 +281,7 @@ impl Remote {
             }
             let plan = self.shape.plan(installation.tokens().len(), held).ok_or(BringError::TooLong)?;
             link.receiver.ledger_recorded(plan, link.clock.now_ms())?;
+            listener(Milestone::Accepted);
         }
     }
 

@@ -193,6 +193,13 @@ fn of_completions() -> Named {
                 "kv_payload_bytes?": described(integer(), "Their bytes."),
                 "kv_wire_bytes?": described(integer(), "Their bytes as they travelled."),
                 "kv_ms?": described(number(), "From the decision to ask until everything was checked."),
+                "kv_queue_ms?": described(number(), "Of these, waiting for the producer."),
+                "kv_compute_ms?": described(number(), "Of these, computing."),
+                "kv_pack_ms?": described(number(), "Of these, making frames."),
+                "kv_send_wall_ms?": described(number(), "Of these, from the first page to the last."),
+                "kv_send_busy_ms?": described(number(), "Of these, the producer's kernel was sending, if it tells; in ticks of some milliseconds."),
+                "kv_gbit_per_s?": described(number(), "Bytes that travelled, by the time in which the kernel was sending."),
+                "kv_wall_gbit_per_s?": described(number(), "Bytes that travelled, by the time from the first page to the last."),
             })),
         ),
     ]

@@ -10,11 +10,15 @@ use muser_cluster::handoff::Handoff;
 use muser_cluster::policy::{Candidate, Observation, Place, Policy, Trial};
 use muser_host::EngineStatus;
 use muser_kv::PAGE_ROWS;
+use muser_wire::SenderTimes;
 
 use super::source::Chosen;
 
 /// What is learnt is written at most this often, and at the end.
 const SAVE_EVERY_MS: u64 = 5000;
+
+/// Kernels tell of their sending in ticks of up to ten milliseconds: a shorter time than some of these is none.
+const EXACT_BUSY_US: u64 = 50_000;
 
 /// Where what was learnt is kept, and whom to tell if that fails.
 #[derive(Clone)]
@@ -125,14 +129,15 @@ impl Chooser {
         let (stats, elapsed_ms) = (&handoff.stats, handoff.elapsed.as_secs_f64() * 1e3);
         let held = (handoff.held_pages * PAGE_ROWS) as u64;
         let rows = u64::from(stats.rows);
-        // What took how long is not told: each of the two took no longer than all of it.
+        // Nothing can have taken longer than all of it, whatever the producer's clock says.
+        let within = |us: u64| (us as f64 / 1e3).min(elapsed_ms);
         let observation = Observation {
             place,
             compute: held.max(stats.reused_rows.into()).min(rows)..rows,
-            compute_ms: elapsed_ms,
+            compute_ms: within(stats.times.compute_us),
             wire_bytes: stats.stored_bytes,
-            wire_ms: elapsed_ms,
-            queue_ms: 0.0,
+            wire_ms: within(wire_us(&stats.times)),
+            queue_ms: within(stats.times.queue_us),
             total_ms: elapsed_ms,
         };
         let now_ms = self.now_ms();
@@ -209,6 +214,15 @@ impl State {
     }
 }
 
+impl UnderWay {
+    /// Rows below `done` are computed.
+    pub fn progress(&self, done: u64) {
+        if let Some(work) = self.chooser.lock().under_way.get_mut(&self.number) {
+            work.rows.start = done.clamp(work.rows.start, work.rows.end);
+        }
+    }
+}
+
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.chooser.lock().under_way.remove(&self.number);
@@ -261,6 +275,16 @@ impl LocalWatch {
 impl std::fmt::Debug for LocalWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LocalWatch").field("prompt", &self.prompt).finish_non_exhaustive()
+    }
+}
+
+/// How long the wire was busy: what the kernel says, if that is long enough to be exact, and otherwise from the first byte to
+/// the last, in which the producer may have waited for its own computing.
+fn wire_us(times: &SenderTimes) -> u64 {
+    match times.send_busy_us {
+        SenderTimes::NOT_TOLD => times.send_wall_us,
+        busy_us if busy_us < EXACT_BUSY_US => times.send_wall_us,
+        busy_us => busy_us.min(times.send_wall_us),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muser_cluster::handoff::{Address, Handoff};
 
-use super::source::{Chosen, place_name, verdict_name};
+use super::source::{Chosen, place_name, told, verdict_name};
 
 /// Sums since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +33,14 @@ pub struct ProducerCounts {
     pub wire_bytes: u64,
     /// Seconds of handoffs.
     pub seconds: f64,
+    /// Seconds in which it let wait.
+    pub queue_seconds: f64,
+    /// Seconds in which it computed.
+    pub compute_seconds: f64,
+    /// Seconds in which its kernel was sending, as far as that was told.
+    pub send_busy_seconds: f64,
+    /// Seconds from the first page to the last.
+    pub send_wall_seconds: f64,
     /// Seconds that were lost with attempts that failed.
     pub lost_seconds: f64,
 }
@@ -46,6 +54,11 @@ impl RemoteCounts {
         sums.payload_bytes += handoff.stats.payload_bytes;
         sums.wire_bytes += handoff.stats.stored_bytes;
         sums.seconds += handoff.elapsed.as_secs_f64();
+        let (times, seconds) = (&handoff.stats.times, |us: u64| Duration::from_micros(us).as_secs_f64());
+        sums.queue_seconds += seconds(times.queue_us);
+        sums.compute_seconds += seconds(times.compute_us);
+        sums.send_busy_seconds += told(times.send_busy_us).map_or(0.0, |busy| busy.as_secs_f64());
+        sums.send_wall_seconds += seconds(times.send_wall_us);
     }
 
     /// A producer failed.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use muser_cluster::handoff::Handoff;
 use muser_cluster::policy::{Choice, Cost, Explanation, Place, Verdict};
 use muser_kv::PAGE_ROWS;
+use muser_wire::SenderTimes;
 use serde_json::{Map, Value, json};
 
 /// Where the keys and values of a prompt came from: those that were not held were computed by a producer, or here.
@@ -55,6 +56,21 @@ impl Source {
             add("kv_payload_bytes", handoff.stats.payload_bytes.into());
             add("kv_wire_bytes", handoff.stats.stored_bytes.into());
             add("kv_ms", milliseconds(handoff.elapsed).into());
+            let times = &handoff.stats.times;
+            let (busy, wall) = (told(times.send_busy_us), Duration::from_micros(times.send_wall_us));
+            add("kv_queue_ms", milliseconds(Duration::from_micros(times.queue_us)).into());
+            add("kv_compute_ms", milliseconds(Duration::from_micros(times.compute_us)).into());
+            add("kv_pack_ms", milliseconds(Duration::from_micros(times.pack_us)).into());
+            add("kv_send_wall_ms", milliseconds(wall).into());
+            if let Some(rate) = gbit_per_s(handoff.stats.stored_bytes, wall) {
+                add("kv_wall_gbit_per_s", rate.into());
+            }
+            if let Some(busy) = busy {
+                add("kv_send_busy_ms", milliseconds(busy).into());
+                if let Some(rate) = gbit_per_s(handoff.stats.stored_bytes, busy) {
+                    add("kv_gbit_per_s", rate.into());
+                }
+            }
         }
         if let Some(reason) = &self.fallback {
             add("kv_fallback", reason.as_str().into());
@@ -117,6 +133,16 @@ fn candidate(explanation: &Explanation, at_ms: u64) -> Value {
         Verdict::Cheapest | Verdict::FirstTry | Verdict::Dearer => {}
     }
     object
+}
+
+/// The time, if the kernel told it.
+pub fn told(busy_us: u64) -> Option<Duration> {
+    (busy_us != SenderTimes::NOT_TOLD).then_some(Duration::from_micros(busy_us))
+}
+
+/// A rate, if the time was long enough to have one.
+fn gbit_per_s(bytes: u64, time: Duration) -> Option<f64> {
+    (time > Duration::ZERO).then(|| bytes as f64 * 8.0 / time.as_secs_f64() / 1e9)
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -49,10 +49,10 @@ pub async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Resp
     fields.accept(&["model"]);
     fields.finish()?;
     let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
-    let generations = options.start(&service, prompts, logprobs).await?;
     if options.stream {
-        return Ok(respond(generations, native, service.settings.ping));
+        return respond(options.starting(&service, prompts, logprobs), native, service.settings.ping).await;
     }
+    let generations = options.start(&service, prompts, logprobs).await?;
     let mut whole: Vec<Value> = Vec::new();
     for (index, Collected { generation, piece, ending }) in collect(generations).await?.into_iter().enumerate() {
         whole.push(native.last(index, &generation, &piece, &ending.stop));
@@ -91,6 +91,24 @@ impl Dialect for Native {
                 chunks
             }
         }
+    }
+
+    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value> {
+        if !self.return_progress {
+            return Vec::new();
+        }
+        // It has no slot yet.
+        let chunk = json!({
+            "index": index,
+            "content": "",
+            "tokens": [],
+            "stop": false,
+            "id_slot": -1,
+            "tokens_predicted": 0,
+            "tokens_evaluated": progress.total,
+            "prompt_progress": prompt_progress(progress),
+        });
+        vec![chunk]
     }
 
     fn last_chunks(&mut self, _: &[Generation]) -> Vec<Value> {

@@ -51,13 +51,23 @@ fn llama_cpp(text: &mut Exposition, status: &EngineStatus) {
 
 fn handoffs(text: &mut Exposition, counts: &RemoteCounts) {
     type Read = fn(&ProducerCounts) -> f64;
-    let by_producer: [(&str, &str, Read); 7] = [
+    let by_producer: [(&str, &str, Read); 11] = [
         ("muser:handoffs_total", "Prompts that came from producers.", |sums| sums.handoffs as f64),
         ("muser:handoff_failures_total", "Attempts at producers that failed.", |sums| sums.failures as f64),
         ("muser:handoff_tokens_total", "Tokens that came from producers.", |sums| sums.tokens as f64),
         ("muser:handoff_bytes_total", "Bytes of pages from producers.", |sums| sums.payload_bytes as f64),
         ("muser:handoff_wire_bytes_total", "Bytes of them as they travelled.", |sums| sums.wire_bytes as f64),
         ("muser:handoff_seconds_total", "Seconds that handoffs took.", |sums| sums.seconds),
+        ("muser:handoff_queue_seconds_total", "Of these, waiting for the producer.", |sums| sums.queue_seconds),
+        ("muser:handoff_compute_seconds_total", "Of these, computing.", |sums| sums.compute_seconds),
+        (
+            "muser:handoff_send_busy_seconds_total",
+            "Of these, the producer's kernel was sending, as far as it told.",
+            |sums| sums.send_busy_seconds,
+        ),
+        ("muser:handoff_send_wall_seconds_total", "Of these, from the first page to the last.", |sums| {
+            sums.send_wall_seconds
+        }),
         ("muser:handoff_lost_seconds_total", "Seconds lost with attempts that failed.", |sums| sums.lost_seconds),
     ];
     for (name, help, read) in by_producer {

@@ -12,6 +12,7 @@ mod openai;
 mod openapi;
 mod page;
 mod probabilities;
+mod producers;
 mod routes;
 mod said;
 mod solo;

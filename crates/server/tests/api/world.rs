@@ -11,7 +11,7 @@ use muser_host::EngineStatus;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_model::{Executor, Model};
-use muser_server::{App, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
+use muser_server::{App, RemotePrefill, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
 use muser_weights::gguf::ModelFiles;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -30,6 +30,8 @@ pub struct Setup {
     pub service: ServiceSettings,
     pub server: ServerSettings,
     pub drain: Duration,
+    /// What pages are named by, if they may come from producers.
+    pub identity: Option<[u8; 32]>,
 }
 
 /// A running server; stopped when dropped.
@@ -66,7 +68,7 @@ impl Setup {
             answers_max: 16,
         };
         let (server, drain) = (ServerSettings::default(), Duration::from_secs(10));
-        Self { model, context: 512, slots: 2, waiting_max: 8, service, server, drain }
+        Self { model, context: 512, slots: 2, waiting_max: 8, service, server, drain, identity: None }
     }
 }
 
@@ -94,6 +96,16 @@ impl World {
         app.ready(service);
         world.engine = Some(engine);
         (world, app)
+    }
+
+    /// A server that has prompts computed by producers.
+    pub fn start_remote(setup: Setup, remote: RemotePrefill) -> Self {
+        let app = Arc::new(App::with_server(setup.service.clone(), setup.server.clone()));
+        let mut world = Self::run(bind(), Arc::clone(&app), setup.drain);
+        let (service, engine) = service(setup);
+        app.ready(service.with_remote(remote));
+        world.engine = Some(engine);
+        world
     }
 
     /// A server whose model does not come by itself.
@@ -225,10 +237,10 @@ pub fn service(setup: Setup) -> (Service, JoinHandle<()>) {
     let settings = EngineSettings {
         context: setup.context,
         kv: KvLayout::Q8,
-        identity: [0; 32],
+        identity: setup.identity.unwrap_or_default(),
         budget_bytes: 256 << 20,
         prefix_bytes_max: 64 << 20,
-        installed_bytes_max: 0,
+        installed_bytes_max: setup.identity.map_or(0, |_| 64 << 20),
         running_max: NonZeroUsize::new(setup.slots).unwrap(),
         waiting_max: setup.waiting_max,
         chunk: ChunkRows::DEFAULT,

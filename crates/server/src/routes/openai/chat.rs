@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Ending, Generation, Happening, Stop};
+use crate::generation::{Ending, Generation, Happening, Progress, Stop};
 use crate::options::Options;
 use crate::probabilities;
 use crate::routes::completion::prompt_progress;
@@ -44,14 +44,15 @@ pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Resul
     take_meaningless(&mut fields)?;
     fields.finish()?;
     let prompt = conversation.tokens(&service.words)?;
-    let generations = options.start(&service, vec![prompt], logprobs).await?;
     let (stream, ping) = (options.stream, service.settings.ping);
-    let begun = vec![false; generations.len()];
-    let chat = Chat { service, envelope: Envelope::new(&app, "chatcmpl"), options, include_usage, begun };
+    let begun = vec![false; options.answers];
+    let envelope = Envelope::new(&app, "chatcmpl");
     if stream {
-        return Ok(respond(generations, chat, ping));
+        let starting = options.starting(&service, vec![prompt], logprobs);
+        return respond(starting, Chat { service, envelope, options, include_usage, begun }, ping).await;
     }
-    let whole = collect(generations).await?;
+    let whole = collect(options.start(&service, vec![prompt], logprobs).await?).await?;
+    let chat = Chat { service, envelope, options, include_usage, begun };
     let choices = whole.iter().enumerate().map(|(index, collected)| chat.whole_choice(index, collected)).collect();
     let mut object = chat.envelope.object("chat.completion", choices);
     let generations: Vec<&Generation> = whole.iter().map(|collected| &collected.generation).collect();
@@ -118,16 +119,10 @@ impl Dialect for Chat {
     const SAYS_DONE: bool = true;
 
     fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        if !std::mem::replace(&mut self.begun[index], true) {
-            let delta = json!({"role": "assistant", "content": null});
-            chunks.push(self.chunk(index, delta, None, None));
-        }
+        let mut chunks = self.beginning(index);
         match happening {
             Happening::Progress(progress) if self.options.return_progress => {
-                let mut chunk = self.chunk(index, json!({}), None, None);
-                chunk["prompt_progress"] = prompt_progress(progress);
-                chunks.push(chunk);
+                chunks.push(self.progress(index, progress));
             }
             Happening::Progress(_) => {}
             Happening::Piece(piece) => chunks.push(self.piece(index, generation, &piece)),
@@ -143,6 +138,15 @@ impl Dialect for Chat {
         chunks
     }
 
+    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value> {
+        if !self.options.return_progress {
+            return Vec::new();
+        }
+        let mut chunks = self.beginning(index);
+        chunks.push(self.progress(index, progress));
+        chunks
+    }
+
     fn last_chunks(&mut self, generations: &[Generation]) -> Vec<Value> {
         if !self.include_usage {
             return Vec::new();
@@ -154,6 +158,20 @@ impl Dialect for Chat {
 }
 
 impl Chat {
+    /// Who speaks, if that was not told yet.
+    fn beginning(&mut self, index: usize) -> Vec<Value> {
+        if std::mem::replace(&mut self.begun[index], true) {
+            return Vec::new();
+        }
+        vec![self.chunk(index, json!({"role": "assistant", "content": null}), None, None)]
+    }
+
+    fn progress(&self, index: usize, progress: Progress) -> Value {
+        let mut chunk = self.chunk(index, json!({}), None, None);
+        chunk["prompt_progress"] = prompt_progress(progress);
+        chunk
+    }
+
     fn piece(&self, index: usize, generation: &Generation, piece: &Piece) -> Value {
         let mut chunk = self.chunk(index, json!({"content": piece.text}), self.logprobs(generation, piece), None);
         if self.options.timings_per_token {

@@ -13,7 +13,7 @@ use super::{Envelope, finish_reason, take_include_usage, take_meaningless, usage
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Ending, Generation, Happening};
+use crate::generation::{Ending, Generation, Happening, Progress};
 use crate::options::Options;
 use crate::probabilities::bytes_of;
 use crate::prompt::prompts;
@@ -52,14 +52,15 @@ pub async fn completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     take_meaningless(&mut fields)?;
     fields.finish()?;
     let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
-    let generations = options.start(&service, prompts, logprobs).await?;
     let (stream, ping) = (options.stream, service.settings.ping);
-    let given = vec![0; generations.len()];
-    let mut texts = Texts { service, envelope: Envelope::new(&app, "cmpl"), options, include_usage, given };
+    let given = vec![0; prompts.len().saturating_mul(options.answers)];
+    let envelope = Envelope::new(&app, "cmpl");
     if stream {
-        return Ok(respond(generations, texts, ping));
+        let starting = options.starting(&service, prompts, logprobs);
+        return respond(starting, Texts { service, envelope, options, include_usage, given }, ping).await;
     }
-    let whole = collect(generations).await?;
+    let whole = collect(options.start(&service, prompts, logprobs).await?).await?;
+    let mut texts = Texts { service, envelope, options, include_usage, given };
     let mut choices = Vec::with_capacity(whole.len());
     for (index, Collected { generation, piece, ending }) in whole.iter().enumerate() {
         choices.push(texts.choice(index, generation, piece, Some(finish_reason(&ending.stop))));
@@ -102,6 +103,19 @@ impl Dialect for Texts {
                 chunks
             }
         }
+    }
+
+    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value> {
+        if !self.options.return_progress {
+            return Vec::new();
+        }
+        let choice = json!({"index": index, "text": "", "logprobs": null, "finish_reason": null});
+        let mut chunk = self.envelope.object(OBJECT, vec![choice]);
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk["prompt_progress"] = prompt_progress(progress);
+        vec![chunk]
     }
 
     fn last_chunks(&mut self, generations: &[Generation]) -> Vec<Value> {
