@@ -3,6 +3,7 @@
 //! The byte table of [`PageLayout`] is the canonical form: the one that is digested, stored and shipped. A device may
 //! keep pages in another form, but must be able to produce this one.
 
+use std::fmt;
 use std::ops::Range;
 
 pub use muser_kernels::attention::{KvLayout, PAGE_ROWS};
@@ -26,6 +27,32 @@ pub struct PageLayout {
     layout: KvLayout,
     kv_heads: usize,
     head_dim: usize,
+}
+
+/// What a byte of a page belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PagePlace {
+    /// The KV head.
+    pub head: usize,
+    /// What of the head.
+    pub field: PageField,
+    /// The row of the page.
+    pub row: usize,
+    /// The element of the head's vector; 0 for a scale, of which a row has one.
+    pub element: usize,
+}
+
+/// The fields of one head in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageField {
+    /// Key vectors.
+    Keys,
+    /// Value vectors.
+    Values,
+    /// Scales of key vectors, in `Q8`.
+    KeyScales,
+    /// Scales of value vectors, in `Q8`.
+    ValueScales,
 }
 
 /// Why a page shape or a page's bytes were refused.
@@ -142,7 +169,7 @@ impl PageLayout {
     /// # Panics
     /// If `head` or `rows` lies outside the page.
     pub fn k_rows(&self, head: usize, rows: Range<usize>) -> Range<usize> {
-        self.field_rows(head, Field::K, rows)
+        self.field_rows(head, PageField::Keys, rows)
     }
 
     /// Where the V vectors of `rows` of `head` lie in a page.
@@ -150,7 +177,7 @@ impl PageLayout {
     /// # Panics
     /// If `head` or `rows` lies outside the page.
     pub fn v_rows(&self, head: usize, rows: Range<usize>) -> Range<usize> {
-        self.field_rows(head, Field::V, rows)
+        self.field_rows(head, PageField::Values, rows)
     }
 
     /// Where the K scales of `rows` of `head` lie in a page: an empty range for `F16`.
@@ -158,7 +185,7 @@ impl PageLayout {
     /// # Panics
     /// If `head` or `rows` lies outside the page.
     pub fn k_scales(&self, head: usize, rows: Range<usize>) -> Range<usize> {
-        self.field_rows(head, Field::KScales, rows)
+        self.field_rows(head, PageField::KeyScales, rows)
     }
 
     /// Where the V scales of `rows` of `head` lie in a page: an empty range for `F16`.
@@ -166,7 +193,33 @@ impl PageLayout {
     /// # Panics
     /// If `head` or `rows` lies outside the page.
     pub fn v_scales(&self, head: usize, rows: Range<usize>) -> Range<usize> {
-        self.field_rows(head, Field::VScales, rows)
+        self.field_rows(head, PageField::ValueScales, rows)
+    }
+
+    /// What byte `byte` of a page belongs to.
+    ///
+    /// # Panics
+    /// If `byte` lies outside the page.
+    pub fn place_of(&self, byte: usize) -> PagePlace {
+        assert!(byte < self.page_bytes(), "byte {byte} of {}", self.page_bytes());
+        let (vector, scale) = (self.vector_bytes(), self.scale_bytes());
+        let head_bytes = self.page_bytes() / self.kv_heads;
+        let (head, within) = (byte / head_bytes, byte % head_bytes);
+        let vectors = 2 * PAGE_ROWS * vector;
+        let (field, row, byte_of_row) = if within < vectors {
+            let field = if within < vectors / 2 { PageField::Keys } else { PageField::Values };
+            (field, within % (vectors / 2) / vector, within % vector)
+        } else {
+            let (within, scales) = (within - vectors, PAGE_ROWS * scale);
+            let field = if within < scales { PageField::KeyScales } else { PageField::ValueScales };
+            (field, within % scales / scale, within % scale)
+        };
+        let element = match (field, self.layout) {
+            (PageField::KeyScales | PageField::ValueScales, _) => 0,
+            (_, KvLayout::Q8) => byte_of_row,
+            (_, KvLayout::F16) => byte_of_row / 2,
+        };
+        PagePlace { head, field, row, element }
     }
 
     /// Zeroes the rows from `row` on, so that a page which holds only `row` positions is canonical.
@@ -240,36 +293,39 @@ impl PageLayout {
     fn fields_of(&self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let layout = *self;
         (0..self.kv_heads)
-            .flat_map(move |head| Field::ALL.map(|field| (head, field)))
+            .flat_map(move |head| PageField::ALL.map(|field| (head, field)))
             .map(move |(head, field)| layout.field_rows(head, field, rows.clone()))
     }
 
-    fn field_rows(&self, head: usize, field: Field, rows: Range<usize>) -> Range<usize> {
+    fn field_rows(&self, head: usize, field: PageField, rows: Range<usize>) -> Range<usize> {
         assert!(head < self.kv_heads, "head {head} of {}", self.kv_heads);
         assert!(rows.start <= rows.end && rows.end <= PAGE_ROWS, "rows {rows:?} of {PAGE_ROWS}");
         let (vector, scale) = (self.vector_bytes(), self.scale_bytes());
         let (before, stride) = match field {
-            Field::K => (0, vector),
-            Field::V => (vector, vector),
-            Field::KScales => (2 * vector, scale),
-            Field::VScales => (2 * vector + scale, scale),
+            PageField::Keys => (0, vector),
+            PageField::Values => (vector, vector),
+            PageField::KeyScales => (2 * vector, scale),
+            PageField::ValueScales => (2 * vector + scale, scale),
         };
         let start = PAGE_ROWS * (head * (2 * vector + 2 * scale) + before);
         start + rows.start * stride..start + rows.end * stride
     }
 }
 
-/// One field of a head, in the order of the byte table.
-#[derive(Clone, Copy)]
-enum Field {
-    K,
-    V,
-    KScales,
-    VScales,
+impl PageField {
+    /// In the order of the byte table.
+    const ALL: [Self; 4] = [Self::Keys, Self::Values, Self::KeyScales, Self::ValueScales];
 }
 
-impl Field {
-    const ALL: [Self; 4] = [Self::K, Self::V, Self::KScales, Self::VScales];
+impl fmt::Display for PageField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keys => "keys",
+            Self::Values => "values",
+            Self::KeyScales => "key scales",
+            Self::ValueScales => "value scales",
+        })
+    }
 }
 
 #[cfg(test)]
@@ -312,6 +368,29 @@ mod tests {
                 }
                 assert_eq!(end, layout.page_bytes());
             }
+        }
+    }
+
+    #[test]
+    fn every_byte_belongs_to_the_element_in_whose_range_it_lies() {
+        for kind in LAYOUTS {
+            let layout = PageLayout::new(kind, 3, 32).unwrap();
+            let element_bytes = layout.vector_bytes() / 32;
+            let mut bytes = 0;
+            for head in 0..3 {
+                for row in 0..PAGE_ROWS {
+                    for field in PageField::ALL {
+                        let range = layout.field_rows(head, field, row..row + 1);
+                        bytes += range.len();
+                        for (index, byte) in range.enumerate() {
+                            let is_scale = matches!(field, PageField::KeyScales | PageField::ValueScales);
+                            let element = if is_scale { 0 } else { index / element_bytes };
+                            assert_eq!(layout.place_of(byte), PagePlace { head, field, row, element }, "{kind:?} {byte}");
+                        }
+                    }
+                }
+            }
+            assert_eq!(bytes, layout.page_bytes());
         }
     }
 

@@ -25,7 +25,7 @@ mod spec;
 mod transfer;
 
 pub use cache::{AppendError, LayerPages, SequenceCache};
-pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageLayout};
+pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageField, PageLayout, PagePlace};
 pub use name::{PageName, PageNames, names_of};
 pub use page::{Page, SealedPage};
 pub use pool::{OutOfPages, PagePool, PoolUse};
