@@ -95,7 +95,10 @@ impl<'a> Answerer<'a> {
                 }
                 Event::Finished { outcome, .. } => ended = Some(Ok(outcome)),
                 Event::Failed { error, .. } => ended = Some(Err(error)),
-                Event::Started { .. } | Event::PrefillProgress { .. } | Event::Preempted { .. } => {}
+                Event::Started { .. }
+                | Event::PrefillProgress { .. }
+                | Event::Preempted { .. }
+                | Event::Audited { .. } => {}
             })?;
             // False, and nobody was interrupted, if this step was the last one anyway.
             let stop = self.interrupt.requested();

@@ -148,6 +148,8 @@ impl Requests {
             }
             Event::Finished { id, outcome } => (id, What::Finished(outcome)),
             Event::Failed { id, error } => (id, What::Failed(error.to_string())),
+            // No audit goes through the door.
+            Event::Audited { .. } => return,
         };
         let Some(open) = self.open.get_mut(&id) else { return };
         open.note(at, &what);

@@ -85,6 +85,8 @@ impl Engine {
         let Admission { reused_pages, shared_pages, landmark } = admission;
         let cache = if let Some(installed) = sequence.take_installed() {
             installed
+        } else if let Some(audit) = &sequence.audit {
+            audit.cache(&self.pool)
         } else if reused_pages > 0 {
             self.prefixes.resume(sequence.names(&self.settings.identity, reused_pages), &self.pool)
         } else {
@@ -102,6 +104,9 @@ impl Engine {
 
     /// Pages that a sequence may come to hold soon, without those that others held already when it started.
     fn pages_soon(&self, sequence: &Sequence, shared_pages: usize) -> usize {
+        if let Some(audit) = &sequence.audit {
+            return audit.pages_to_take();
+        }
         self.spec.most_pages(sequence.rows_soon(), self.chunk_max()).saturating_sub(shared_pages)
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use muser_kv::{CacheSpec, DetachedCache, InstallError, PAGE_ROWS, PageName, PagePool, PageSet, SequenceCache};
 
 use super::Engine;
+use super::audit::Beginning;
 use super::request::{PrefixReuse, Request, RequestId, SubmitError};
 use super::sequence::Sequence;
 
@@ -32,6 +33,7 @@ pub struct Installation {
 pub struct Installed {
     cache: SequenceCache,
     tokens: Vec<u32>,
+    held_pages: usize,
 }
 
 /// Why nothing can be installed for a prompt. Nothing has changed.
@@ -111,7 +113,24 @@ impl Installation {
     /// # Errors
     /// [`InstallError::Missing`].
     pub fn finish(self) -> Result<Installed, InstallError> {
-        Ok(Installed { cache: self.detached.finish_into(self.pool)?, tokens: self.tokens })
+        let Self { detached, tokens, held_pages, pool, .. } = self;
+        Ok(Installed { cache: detached.finish_into(pool)?, tokens, held_pages })
+    }
+}
+
+impl Installed {
+    /// The tokens whose keys and values these are.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Full pages from the beginning that were held here before.
+    pub fn held_pages(&self) -> usize {
+        self.held_pages
+    }
+
+    pub(super) fn cache(&self) -> &SequenceCache {
+        &self.cache
     }
 }
 
@@ -144,16 +163,27 @@ impl Engine {
                 detached.install_shared(layer, page, kept).expect(refused);
             }
         }
-        let wanted = self.spec.page_payload_bytes(rows, held_pages * PAGE_ROWS);
-        let wanted_bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
-        while wanted_bytes > self.free_for_installations() {
-            // Giving up prefixes is in vain if there would never be room.
-            if wanted_bytes > self.settings.installed_bytes_max || !self.prefixes.evict_one() {
-                return Err(NotInstallable::NoRoom { wanted_bytes, free_bytes: self.free_for_installations() });
-            }
-        }
+        self.make_room_for_installation(rows, held_pages)?;
         let held_name = held_pages.checked_sub(1).map(|last| names[last]);
         let spec = Arc::clone(&self.spec);
+        let pool = self.pool.clone();
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool })
+    }
+
+    /// Begins to bring what going on from `beginning` needs and it lacks: the window's pages of local layers. Pages of
+    /// global layers that lie within that window come again with them.
+    ///
+    /// # Errors
+    /// [`NotInstallable::NoRoom`].
+    pub fn begin_base(&mut self, beginning: &Beginning) -> Result<Installation, NotInstallable> {
+        let (spec, tokens) = (Arc::clone(beginning.spec()), beginning.tokens().to_vec());
+        let held_pages = beginning.pages_held();
+        let fits = "the beginning is of rows that fit the context";
+        let mut detached =
+            DetachedCache::new(Arc::clone(&spec), self.installs.clone(), tokens.len(), PageSet::Window).expect(fits);
+        beginning.share_into(&mut detached, |page| page < held_pages);
+        self.make_room_for_installation(tokens.len(), held_pages)?;
+        let held_name = muser_kv::names_of(&self.settings.identity, &tokens[..held_pages * PAGE_ROWS]).last();
         let pool = self.pool.clone();
         Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool })
     }
@@ -170,6 +200,19 @@ impl Engine {
         let fits = request.prompt.len() == installed.tokens.len() + 1 && request.prompt.starts_with(&installed.tokens);
         assert!(fits, "what was installed is of another prompt");
         self.enqueue(request, |id, request, sampler| Sequence::installed(id, request, sampler, installed.cache))
+    }
+
+    /// Gives up kept prefixes until the pages fit that `rows` rows lack behind those that are held.
+    fn make_room_for_installation(&mut self, rows: usize, held_pages: usize) -> Result<(), NotInstallable> {
+        let wanted = self.spec.page_payload_bytes(rows, held_pages * PAGE_ROWS);
+        let wanted_bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
+        while wanted_bytes > self.free_for_installations() {
+            // Giving up prefixes is in vain if there would never be room.
+            if wanted_bytes > self.settings.installed_bytes_max || !self.prefixes.evict_one() {
+                return Err(NotInstallable::NoRoom { wanted_bytes, free_bytes: self.free_for_installations() });
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of pages that installations can take now.

@@ -15,10 +15,12 @@
 //! - `request` is what goes in and comes out.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
+//! - `audit` computes again what came from elsewhere, and compares.
 //! - `admission` is before the pass: who starts, who takes part, room for their pages.
 //! - `step` is the pass, and what came of it.
 
 mod admission;
+mod audit;
 mod export;
 mod install;
 mod request;
@@ -35,6 +37,7 @@ use muser_model::{Executor, SequenceInput};
 use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
 use crate::sampler::{Sampler, SamplerWorkspace};
+pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
 pub use export::{Export, PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
 pub use request::{

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use muser_kv::{ExportError, ExportedPage, SealedPage, SequenceCache, SpecError};
 use muser_model::{CacheError, ForwardError, StepError};
 
+use super::audit::Verdict;
 use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
 
 /// What to generate.
@@ -179,6 +180,13 @@ pub enum Event<'a> {
         id: RequestId,
         /// What came of it.
         outcome: Outcome,
+    },
+    /// An audit is done. Nothing of it is left.
+    Audited {
+        /// The audit.
+        id: RequestId,
+        /// What it found.
+        verdict: Verdict,
     },
     /// The computation met a value that is not a number. Tokens chosen before stand.
     Failed {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use muser_kv::{PAGE_ROWS, PageName, SequenceCache};
 use muser_model::ForwardError;
 
+use super::audit::Audit;
 use super::request::{Event, Finish, Outcome, PrefixReuse, Request, RequestId, TokenEvent};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 
@@ -31,6 +32,8 @@ pub(super) struct Sequence {
     logprobs: Option<LogprobsWanted>,
     /// Keys and values of all of the prompt but its last token, until it starts.
     installed: Option<SequenceCache>,
+    /// What it is computed for, if not for tokens.
+    pub(super) audit: Option<Box<Audit>>,
 }
 
 /// A sequence that runs.
@@ -86,12 +89,18 @@ impl Sequence {
             stop_tokens,
             logprobs,
             installed: None,
+            audit: None,
         }
     }
 
     /// The request, which has been checked, with what was installed for it.
     pub(super) fn installed(id: RequestId, request: Request, sampler: Sampler, installed: SequenceCache) -> Self {
         Self { installed: Some(installed), ..Self::new(id, request, sampler) }
+    }
+
+    /// An audit as a request, which has been checked.
+    pub(super) fn audit(id: RequestId, request: Request, sampler: Sampler, audit: Audit) -> Self {
+        Self { audit: Some(Box::new(audit)), ..Self::new(id, request, sampler) }
     }
 
     /// Whether it starts from what was installed.

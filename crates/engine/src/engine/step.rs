@@ -5,6 +5,7 @@ use std::mem;
 use muser_kv::{PAGE_ROWS, SequenceCache};
 use muser_model::{LogitsWanted, SequenceInput};
 
+use super::audit::Verdict;
 use super::request::{ComputedPages, Event, Finish, PrefixReuse, StepRefused, StepReport};
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
@@ -73,15 +74,25 @@ impl Engine {
             let index = work.sequence - ended;
             let Running { sequence, cache, landmark, chosen, failure, .. } = &mut self.running[index];
             let (id, rows, total) = (sequence.id, cache.rows(), sequence.tokens.len());
+            let is_audit = sequence.audit.is_some();
             if let Some(error) = failure.take() {
                 self.running.remove(index);
                 ended += 1;
-                on_event(Event::Failed { id, error });
+                on_event(match is_audit {
+                    true => Event::Audited { id, verdict: Verdict::NotFinite(error) },
+                    false => Event::Failed { id, error },
+                });
                 continue;
             }
             if work.class == WorkClass::Prefill && chosen.is_none() {
                 let pages = Some(ComputedPages::of(cache));
                 on_event(Event::PrefillProgress { id, computed: rows, total, pages });
+            }
+            if let Some(verdict) = sequence.audit.as_mut().and_then(|audit| audit.compare(cache)) {
+                self.running.remove(index);
+                ended += 1;
+                on_event(Event::Audited { id, verdict });
+                continue;
             }
             let reached = landmark.take_if(|landmark| *landmark <= rows).is_some();
             if reached {

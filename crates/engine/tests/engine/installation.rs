@@ -13,12 +13,12 @@ use crate::world::{
 };
 
 /// An engine that takes pages.
-fn receiver(model: &Arc<Model>, kv: KvLayout) -> World {
+pub fn receiver(model: &Arc<Model>, kv: KvLayout) -> World {
     World::new(model, EngineSettings { installed_bytes_max: 1 << 28, ..roomy(kv) })
 }
 
 /// The pages that another engine computes for an installation, in the order in which they are ready.
-fn computed_elsewhere(model: &Arc<Model>, kv: KvLayout, installation: &Installation) -> Vec<ReadyPage> {
+pub fn computed_elsewhere(model: &Arc<Model>, kv: KvLayout, installation: &Installation) -> Vec<ReadyPage> {
     let mut engine = engine(model, roomy(kv));
     let rows = installation.tokens().len();
     engine.submit(greedy(installation.tokens(), 0)).unwrap();
@@ -38,7 +38,7 @@ fn computed_elsewhere(model: &Arc<Model>, kv: KvLayout, installation: &Installat
     ready
 }
 
-fn install(installation: &mut Installation, ready: &[ReadyPage]) {
+pub fn install(installation: &mut Installation, ready: &[ReadyPage]) {
     for ReadyPage { layer, page, bytes } in ready {
         installation.install(*layer, *page, bytes.as_ref()).unwrap();
     }
@@ -56,7 +56,7 @@ fn run_installed(world: &mut World, model: &Arc<Model>, request: Request) -> (us
     (held, world.stories[&id].clone())
 }
 
-fn models() -> Vec<Arc<Model>> {
+pub fn models() -> Vec<Arc<Model>> {
     vec![llama(), qwen2(), qwen3(), glimmer(100, &[true, false]), glimmer(32, &[true, true, false])]
 }
 

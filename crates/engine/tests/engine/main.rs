@@ -1,5 +1,6 @@
 //! The engine as its callers see it, on the shipped model and on small random ones of every architecture, in both KV layouts.
 
+mod audits;
 mod company;
 mod failures;
 mod installation;

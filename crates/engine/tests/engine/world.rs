@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_engine::engine::{Event, PrefixReuse, Request, RequestId, StepReport};
+use muser_engine::engine::{Event, PrefixReuse, Request, RequestId, StepReport, Verdict};
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, Finish, LogprobsStage, LogprobsWanted, Outcome, Sampler, SamplerWorkspace,
     SamplingSettings,
@@ -155,6 +155,14 @@ pub struct Story {
     pub waits_again: bool,
     pub outcome: Option<Outcome>,
     pub error: Option<ForwardError>,
+    /// Of an audit.
+    pub verdict: Option<Verdict>,
+}
+
+impl Story {
+    fn has_ended(&self) -> bool {
+        self.outcome.is_some() || self.error.is_some() || self.verdict.is_some()
+    }
 }
 
 /// An engine and what it told of its requests.
@@ -176,7 +184,7 @@ impl World {
         let stories = &mut self.stories;
         let report = self.engine.step(&mut |event| record(stories, event)).unwrap();
         // Whoever waits, interrupted or not, is younger than all that run.
-        let open = || stories.iter().filter(|(_, story)| story.outcome.is_none() && story.error.is_none());
+        let open = || stories.iter().filter(|(_, story)| !story.has_ended());
         let running = open().filter(|(_, story)| !story.waits_again).map(|(id, _)| *id).max();
         let waiting = open().filter(|(_, story)| story.waits_again).map(|(id, _)| *id).min();
         assert!(waiting.is_none() || running.is_none() || running < waiting, "{running:?} runs before {waiting:?}");
@@ -235,6 +243,10 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
             assert_eq!(story.outcome.replace(outcome), None, "{id:?} finished twice");
             assert_eq!((outcome.generated, outcome.preemptions), (story.tokens.len(), story.preempted));
             assert_eq!(outcome.reused, story.reused.unwrap_or(0));
+        }
+        Event::Audited { id, verdict } => {
+            let story = stories.get_mut(&id).unwrap();
+            assert_eq!(story.verdict.replace(verdict), None, "{id:?} ended twice");
         }
         Event::Failed { id, error } => stories.get_mut(&id).unwrap().error = Some(error),
     }

@@ -1,0 +1,331 @@
+//! Audits: rows of what came from elsewhere are computed again, and their pages compared, bit by bit.
+//!
+//! A page's bits depend on the model and the tokens alone, so whoever computed it, they are the same or it is wrong. An
+//! [`Audit`] goes on from the pages that came before a range, computes the range, and compares. It is queued, cut into
+//! chunks and interrupted as any request is, and takes a place among those that run; but it leaves nothing behind. It only
+//! shares the pages of what it is an audit of, which stays with its owner and out of everybody's sight. Interrupted, it
+//! starts again from the same pages. The budget gives the pages of the rows that are computed, and no others.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use muser_kv::{CacheSpec, DetachedCache, PAGE_ROWS, PagePlace, PagePool, PageSet, SealedPage, SequenceCache};
+use muser_model::ForwardError;
+
+use super::Engine;
+use super::export::{PageBytes, ReadyPage};
+use super::install::Installed;
+use super::request::{PrefixReuse, Request, RequestId, SubmitError};
+use super::sequence::Sequence;
+use crate::prefix::PrefixIndex;
+use crate::sampler::SamplingSettings;
+
+/// Whole pages from the beginning of what came from elsewhere, shared with it: where an audit goes on from.
+#[derive(Clone, Debug)]
+pub struct Beginning {
+    spec: Arc<CacheSpec>,
+    tokens: Vec<u32>,
+    /// Per layer, consecutive pages up to the end.
+    layers: Vec<Vec<SealedPage>>,
+}
+
+/// A range of pages that came from elsewhere, to be computed again and compared.
+#[derive(Debug)]
+pub struct Audit {
+    base: Beginning,
+    /// Up to the end of the range.
+    tokens: Vec<u32>,
+    /// What came, by page, then by layer.
+    received: Vec<ReadyPage>,
+    /// How many of these were compared.
+    compared: usize,
+}
+
+/// What an audit found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every bit of what came is the bit that is computed here.
+    Same {
+        /// Tokens that were computed again.
+        tokens: usize,
+        /// Pages that were compared.
+        pages: usize,
+    },
+    /// A bit is another one.
+    Differs(Mismatch),
+    /// From what came before the range, the range cannot be computed: whoever sent it has not computed it from that.
+    NotFinite(ForwardError),
+}
+
+/// The first element that is not what is computed here: at the earliest position, and there in the first layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The layer.
+    pub layer: usize,
+    /// The page, by absolute index.
+    pub page: usize,
+    /// The position: the row counted from the beginning of the prompt.
+    pub position: usize,
+    /// What it is within the page.
+    pub place: PagePlace,
+    /// The byte of the page in canonical form.
+    pub byte: usize,
+    /// What came there.
+    pub received: u8,
+    /// What is computed there.
+    pub computed: u8,
+}
+
+/// Why there is no such audit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAuditable {
+    /// The range is empty, or holds pages that did not come from elsewhere.
+    #[error("pages {pages:?} cannot be audited: pages {received:?} came from elsewhere")]
+    Range {
+        /// The pages asked for.
+        pages: Range<usize>,
+        /// Those that came.
+        received: Range<usize>,
+    },
+    /// The range cannot be computed, because its first row sees pages that are not there.
+    #[error("row {rows} sees page {page} of layer {layer}, which is not there")]
+    NothingToGoOnFrom {
+        /// Rows before the range.
+        rows: usize,
+        /// The first layer that lacks a page.
+        layer: usize,
+        /// The first page that it lacks.
+        page: usize,
+    },
+}
+
+impl Beginning {
+    /// Pages from the beginning.
+    pub fn pages(&self) -> usize {
+        self.tokens.len() / PAGE_ROWS
+    }
+
+    /// The tokens of these pages.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The first layer and page that going on from here needs and that is not there. Local layers only hold the window of
+    /// the last row that came.
+    pub fn first_lacking(&self) -> Option<(usize, usize)> {
+        (0..self.layers.len()).find_map(|layer| {
+            let lacking = self.lacking(layer);
+            (!lacking.is_empty()).then_some((layer, lacking.start))
+        })
+    }
+
+    /// With what it lacks taken from `apart`: the keys and values of the same tokens, got in another way.
+    ///
+    /// # Panics
+    /// If `apart` is of other tokens.
+    pub fn completed_by(mut self, apart: &Installed) -> Self {
+        assert!(apart.tokens() == self.tokens, "what completes a beginning is of other tokens");
+        for layer in 0..self.layers.len() {
+            // It is whole, so it has the window's pages, and all of its pages are full.
+            let whole = "an installed beginning of whole pages has the pages of its window";
+            let lacking = self.lacking(layer);
+            let pages = lacking.map(|page| apart.cache().sealed_page(layer, page).expect(whole)).collect::<Vec<_>>();
+            self.layers[layer].splice(..0, pages);
+        }
+        self
+    }
+
+    /// Pages before the first that is lacking: of these, everything that going on needs is there.
+    pub(super) fn pages_held(&self) -> usize {
+        let lacking = (0..self.layers.len()).map(|layer| self.lacking(layer)).filter(|lacking| !lacking.is_empty());
+        lacking.map(|lacking| lacking.start).min().unwrap_or(self.pages())
+    }
+
+    /// The pages of `layer` that going on from here needs and that are not there.
+    fn lacking(&self, layer: usize) -> Range<usize> {
+        let needed = self.spec.pages_at(layer, self.tokens.len(), PageSet::Window);
+        needed.start..self.first(layer).max(needed.start)
+    }
+
+    /// The first page of `layer` that is there.
+    fn first(&self, layer: usize) -> usize {
+        self.pages() - self.layers[layer].len()
+    }
+
+    /// Puts the pages in `wanted` that are there into `detached`.
+    pub(super) fn share_into(&self, detached: &mut DetachedCache, wanted: impl Fn(usize) -> bool) {
+        for (layer, pages) in self.layers.iter().enumerate() {
+            let expected = detached.expected_pages(layer);
+            let there = pages.iter().zip(self.first(layer)..);
+            for (sealed, page) in there.filter(|(_, page)| expected.contains(page) && wanted(*page)) {
+                detached.install_shared(layer, page, sealed).expect("a full page, for a place that is empty");
+            }
+        }
+    }
+
+    /// The shape of the cache.
+    pub(super) fn spec(&self) -> &Arc<CacheSpec> {
+        &self.spec
+    }
+}
+
+impl Installed {
+    /// The pages that came from elsewhere, by absolute index: those before them were held here.
+    pub fn received_pages(&self) -> Range<usize> {
+        self.held_pages()..self.tokens().len().div_ceil(PAGE_ROWS)
+    }
+
+    /// Its first `pages` pages, as far as it has them.
+    ///
+    /// # Panics
+    /// If it has not so many full pages.
+    pub fn beginning(&self, pages: usize) -> Beginning {
+        let spec = self.cache().spec();
+        let tokens = self.tokens()[..pages * PAGE_ROWS].to_vec();
+        let layers = (0..spec.layers().len())
+            .map(|layer| {
+                let first = self.cache().pages(layer).first_page();
+                (first.min(pages)..pages)
+                    .map(|page| self.cache().sealed_page(layer, page).expect("a full page that is held"))
+                    .collect()
+            })
+            .collect();
+        Beginning { spec: Arc::clone(spec), tokens, layers }
+    }
+
+    /// An audit of the pages up to the end of `pages`, computed from `base` on, which ends where `pages` begin or before.
+    /// Pages between the two are computed as well, and those that came are compared.
+    ///
+    /// # Errors
+    /// [`NotAuditable`].
+    ///
+    /// # Panics
+    /// If `base` is of other tokens, or ends behind the beginning of `pages`.
+    pub fn audit(&self, base: Beginning, pages: Range<usize>) -> Result<Audit, NotAuditable> {
+        let received = self.received_pages();
+        if pages.is_empty() || pages.start < received.start || pages.end > received.end {
+            return Err(NotAuditable::Range { pages, received });
+        }
+        assert!(
+            base.pages() <= pages.start && self.tokens().starts_with(&base.tokens),
+            "the base is of another prompt"
+        );
+        if let Some((layer, page)) = base.first_lacking() {
+            return Err(NotAuditable::NothingToGoOnFrom { rows: base.tokens.len(), layer, page });
+        }
+        let tokens = self.tokens()[..self.tokens().len().min(pages.end * PAGE_ROWS)].to_vec();
+        let compared = received.start.max(base.pages())..pages.end;
+        let all = compared.flat_map(|page| (0..base.layers.len()).map(move |layer| (layer, page)));
+        let received = all.filter_map(|(layer, page)| self.received_page(layer, page)).collect();
+        Ok(Audit { base, tokens, received, compared: 0 })
+    }
+
+    /// A page, if it is there: local layers have those of the window only.
+    fn received_page(&self, layer: usize, page: usize) -> Option<ReadyPage> {
+        let cache = self.cache();
+        let bytes = match cache.sealed_page(layer, page) {
+            Ok(sealed) => PageBytes::Sealed(sealed),
+            // The last page, which is not full.
+            Err(_) => PageBytes::Partial(cache.export_page(layer, page).ok()?.bytes.to_vec()),
+        };
+        Some(ReadyPage { layer, page, bytes })
+    }
+}
+
+impl Audit {
+    /// Tokens that are computed again.
+    pub fn tokens(&self) -> usize {
+        self.tokens.len() - self.base.tokens.len()
+    }
+
+    /// Tokens of the prompt up to the end of its range.
+    pub fn end(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Pages that it takes at most.
+    pub(super) fn pages_to_take(&self) -> usize {
+        self.base.layers.len() * (self.tokens.len().div_ceil(PAGE_ROWS) - self.base.pages())
+    }
+
+    /// A cache that goes on from the base, and takes its pages from `pool`.
+    pub(super) fn cache(&self, pool: &PagePool) -> SequenceCache {
+        let (spec, rows) = (Arc::clone(&self.base.spec), self.base.tokens.len());
+        let proof = "the base fits the context and lacks nothing";
+        let mut detached = DetachedCache::new(spec, pool.clone(), rows, PageSet::Window).expect(proof);
+        self.base.share_into(&mut detached, |_| true);
+        detached.finish().expect(proof)
+    }
+
+    /// Compares the pages that are complete in `cache` and were not compared before, and says what came of it once that is
+    /// certain.
+    pub(super) fn compare(&mut self, cache: &SequenceCache) -> Option<Verdict> {
+        let is_last = cache.rows() == self.tokens.len();
+        let complete = if is_last { cache.rows().div_ceil(PAGE_ROWS) } else { cache.rows() / PAGE_ROWS };
+        let left = &self.received[self.compared..];
+        let ready = left.partition_point(|received| received.page < complete);
+        for of_page in left[..ready].chunk_by(|one, next| one.page == next.page) {
+            let first =
+                of_page.iter().filter_map(|received| mismatch(cache, received)).min_by_key(|m| (m.position, m.layer));
+            if let Some(mismatch) = first {
+                return Some(Verdict::Differs(mismatch));
+            }
+        }
+        self.compared += ready;
+        is_last.then_some(Verdict::Same { tokens: self.tokens(), pages: self.compared })
+    }
+}
+
+impl Engine {
+    /// Queues an audit. [`Event::Audited`](super::Event::Audited) is its end, unless it is cancelled.
+    ///
+    /// # Errors
+    /// [`SubmitError`], as of [`Self::submit`].
+    pub fn submit_audit(&mut self, audit: Audit) -> Result<RequestId, SubmitError> {
+        let request = Request {
+            prompt: audit.tokens.clone(),
+            tokens_max: Some(0),
+            context: self.settings.context,
+            stop_tokens: Arc::new([]),
+            sampling: SamplingSettings::greedy(),
+            logprobs: None,
+            reuse: PrefixReuse::Isolate,
+        };
+        self.enqueue(request, |id, request, sampler| Sequence::audit(id, request, sampler, audit))
+    }
+
+    /// Forgets every page that is kept for reuse, and sees to it that no request under way leaves any: for when one of them
+    /// may have come from where a wrong one came from.
+    pub fn forget_prefixes(&mut self) {
+        self.prefixes = PrefixIndex::new(Arc::clone(&self.spec), self.settings.prefix_bytes_max);
+        let running = self.running.iter_mut().map(|running| &mut running.sequence);
+        running.chain(&mut self.waiting).for_each(|sequence| sequence.reuse = PrefixReuse::Isolate);
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layer, position, place: PagePlace { head, field, element, .. }, .. } = self;
+        write!(f, "layer {layer}, position {position}, {field} of head {head}, element {element}")
+    }
+}
+
+/// Where a page differs from the cache's: the first row, and there the first byte.
+fn mismatch(cache: &SequenceCache, received: &ReadyPage) -> Option<Mismatch> {
+    let ReadyPage { layer, page, ref bytes } = *received;
+    // What came of a local layer is the window of its last row, and an earlier row's window begins no later.
+    let computed =
+        cache.export_page(layer, page).expect("a page that came is in the window of the rows computed").bytes;
+    let bytes = bytes.as_ref();
+    if computed == bytes {
+        return None;
+    }
+    let layout = cache.spec().layout();
+    let different = (0..bytes.len()).filter(|&byte| bytes[byte] != computed[byte]);
+    let (place, byte) =
+        different.map(|byte| (layout.place_of(byte), byte)).min_by_key(|(place, byte)| (place.row, *byte))?;
+    let position = page * PAGE_ROWS + place.row;
+    Some(Mismatch { layer, page, position, place, byte, received: bytes[byte], computed: computed[byte] })
+}
