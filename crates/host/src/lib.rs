@@ -15,7 +15,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use muser_engine::engine::{
-    Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, SubmitError,
+    Audit, Beginning, Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, SubmitError,
+    Verdict,
 };
 use muser_engine::{Engine, Outcome, TokenLogprob};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -121,6 +122,15 @@ enum Order {
         reuse: PrefixReuse,
         reply: oneshot::Sender<Result<Box<Installation>, NotInstallable>>,
     },
+    BeginBase {
+        beginning: Box<Beginning>,
+        reply: oneshot::Sender<Result<Box<Installation>, NotInstallable>>,
+    },
+    Audit {
+        audit: Box<Audit>,
+        reply: oneshot::Sender<Result<Verdict, SubmitError>>,
+    },
+    ForgetPrefixes,
     /// No more requests, and an end to those under way.
     Stop,
 }
@@ -183,6 +193,34 @@ impl EngineHost {
         let order = Order::BeginInstallation { prompt, reuse, reply };
         self.orders.send(order).map_err(|_| Refused::Stopped)?;
         Ok(*replied.await.map_err(|_| Refused::Stopped)??)
+    }
+
+    /// Begins to bring what going on from `beginning` needs and it lacks.
+    ///
+    /// # Errors
+    /// [`Refused`]; then it cannot be brought.
+    pub async fn begin_base(&self, beginning: Beginning) -> Result<Installation, Refused> {
+        let (reply, replied) = oneshot::channel();
+        let order = Order::BeginBase { beginning: Box::new(beginning), reply };
+        self.orders.send(order).map_err(|_| Refused::Stopped)?;
+        Ok(*replied.await.map_err(|_| Refused::Stopped)??)
+    }
+
+    /// Computes again what came from elsewhere, between other work, and compares. Dropping the future cancels it.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing is known.
+    pub async fn audit(&self, audit: Audit) -> Result<Verdict, Refused> {
+        let (reply, replied) = oneshot::channel();
+        let order = Order::Audit { audit: Box::new(audit), reply };
+        self.orders.send(order).map_err(|_| Refused::Stopped)?;
+        Ok(replied.await.map_err(|_| Refused::Stopped)??)
+    }
+
+    /// Forgets every page that is kept for reuse, and what requests under way would leave.
+    pub fn forget_prefixes(&self) {
+        // Without an engine nothing is kept.
+        let _ = self.orders.send(Order::ForgetPrefixes);
     }
 
     async fn hand_over(&self, request: Request, extra: Extra) -> Result<Answer, Refused> {

@@ -5,8 +5,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use muser_engine::Engine;
-use muser_engine::engine::{Event, Export, RequestId, StepRefused};
-use tokio::sync::{mpsc, watch};
+use muser_engine::engine::{Event, Export, RequestId, StepRefused, SubmitError, Verdict};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::status::{EngineStatus, Task, Totals};
 use crate::{ChosenToken, Extra, News, Order, TokenLogprobs, What};
@@ -14,11 +14,13 @@ use crate::{ChosenToken, Extra, News, Order, TokenLogprobs, What};
 /// Requests under way, and what is known about them.
 struct Requests {
     open: HashMap<RequestId, Open>,
+    audits: HashMap<RequestId, OpenAudit>,
     /// Which request has which slot.
     slots: Vec<Option<RequestId>>,
     totals: Totals,
     /// Last words, said once the status shows the end: who has an answer finds its slot idle.
     last_words: Vec<(mpsc::UnboundedSender<News>, News)>,
+    verdicts: Vec<(oneshot::Sender<Result<Verdict, SubmitError>>, Verdict)>,
     /// No more are taken, and those under way are being ended.
     stopping: bool,
 }
@@ -37,6 +39,13 @@ struct Open {
     export: Option<Export>,
 }
 
+/// An audit under way.
+struct OpenAudit {
+    reply: oneshot::Sender<Result<Verdict, SubmitError>>,
+    task: Task,
+    cancelled: bool,
+}
+
 /// Tells whoever asks that the engine is gone, even if it went by a panic.
 struct Publisher(watch::Sender<EngineStatus>);
 
@@ -52,8 +61,15 @@ impl Drop for Publisher {
 pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::Sender<EngineStatus>) {
     let publisher = Publisher(publish);
     let slots = vec![None; engine.settings().running_max.get()];
-    let (totals, last_words) = (Totals::default(), Vec::new());
-    let mut requests = Requests { open: HashMap::new(), slots, totals, last_words, stopping: false };
+    let mut requests = Requests {
+        open: HashMap::new(),
+        audits: HashMap::new(),
+        slots,
+        totals: Totals::default(),
+        last_words: Vec::new(),
+        verdicts: Vec::new(),
+        stopping: false,
+    };
     loop {
         if !engine.has_work() {
             if requests.stopping {
@@ -75,6 +91,9 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
             // The owner may be gone.
             let _ = news.send(word);
         }
+        for (reply, verdict) in requests.verdicts.drain(..) {
+            let _ = reply.send(Ok(verdict));
+        }
     }
 }
 
@@ -82,7 +101,8 @@ impl Requests {
     fn take(&mut self, engine: &mut Engine, order: Order) {
         match order {
             // Dropping the reply says that there is no engine for it.
-            Order::Submit { .. } | Order::BeginInstallation { .. } if self.stopping => {}
+            Order::Submit { .. } | Order::BeginInstallation { .. } | Order::BeginBase { .. } | Order::Audit { .. }
+                if self.stopping => {}
             Order::Submit { request, extra, news, reply } => {
                 let prompt = request.prompt.len();
                 let (submitted, export) = match extra {
@@ -100,9 +120,24 @@ impl Requests {
                 // Whoever asked may have left; what was begun is dropped then.
                 let _ = reply.send(engine.begin_installation(&prompt, reuse).map(Box::new));
             }
+            Order::BeginBase { beginning, reply } => {
+                let _ = reply.send(engine.begin_base(&beginning).map(Box::new));
+            }
+            Order::Audit { audit, reply } => {
+                let prompt_tokens = audit.end();
+                match engine.submit_audit(*audit) {
+                    Ok(id) => {
+                        let (number, computed_tokens, generated_tokens) = (id.number(), 0, 0);
+                        let task = Task { number, prompt_tokens, computed_tokens, generated_tokens };
+                        self.audits.insert(id, OpenAudit { reply, task, cancelled: false });
+                    }
+                    Err(refused) => drop(reply.send(Err(refused))),
+                }
+            }
+            Order::ForgetPrefixes => engine.forget_prefixes(),
             Order::Stop => {
                 self.stopping = true;
-                for id in self.open.keys() {
+                for id in self.open.keys().chain(self.audits.keys()) {
                     engine.cancel(*id);
                 }
             }
@@ -112,6 +147,9 @@ impl Requests {
     /// Gives up what nobody waits for any more.
     fn cancel_unwanted(&mut self, engine: &mut Engine) {
         for (id, open) in self.open.iter_mut().filter(|(_, open)| !open.cancelled && open.news.is_closed()) {
+            open.cancelled = engine.cancel(*id);
+        }
+        for (id, open) in self.audits.iter_mut().filter(|(_, open)| !open.cancelled && open.reply.is_closed()) {
             open.cancelled = engine.cancel(*id);
         }
     }
@@ -125,6 +163,9 @@ impl Requests {
 
     /// Tells the owner, who may have left; cancelling is then under way.
     fn deliver(&mut self, event: Event<'_>) {
+        if self.note_audit(&event) {
+            return;
+        }
         let at = Instant::now();
         let (id, what) = match event {
             Event::Started { id, reused } => (id, What::Started { reused, slot: self.occupy(id) }),
@@ -148,7 +189,7 @@ impl Requests {
             }
             Event::Finished { id, outcome } => (id, What::Finished(outcome)),
             Event::Failed { id, error } => (id, What::Failed(error.to_string())),
-            // No audit goes through the door.
+            // All audits were noted above.
             Event::Audited { .. } => return,
         };
         let Some(open) = self.open.get_mut(&id) else { return };
@@ -164,6 +205,34 @@ impl Requests {
             self.totals.add(&open, at);
             self.last_words.push((open.news, news));
         }
+    }
+
+    /// Notes what happens to an audit; false if the event is about a request.
+    fn note_audit(&mut self, event: &Event<'_>) -> bool {
+        let (Event::Started { id, .. }
+        | Event::PrefillProgress { id, .. }
+        | Event::Preempted { id }
+        | Event::Audited { id, .. }
+        | Event::Finished { id, .. }) = *event
+        else {
+            return false;
+        };
+        let Some(open) = self.audits.get_mut(&id) else { return false };
+        match *event {
+            Event::Started { reused: computed, .. } | Event::PrefillProgress { computed, .. } => {
+                open.task.computed_tokens = computed;
+                self.occupy(id);
+                return true;
+            }
+            Event::Preempted { .. } => self.totals.preemptions += 1,
+            Event::Audited { verdict, .. } => {
+                self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, verdict)));
+            }
+            // It was cancelled, because nobody waits for it any more.
+            _ => drop(self.audits.remove(&id)),
+        }
+        self.release(id);
+        true
     }
 
     /// Says a last word early. With the channel closed, the request is cancelled before the next step.
@@ -188,15 +257,21 @@ impl Requests {
         self.slots.iter_mut().filter(|slot| **slot == Some(id)).for_each(|slot| *slot = None);
     }
 
+    /// What is known about what runs.
+    fn task(&self, id: RequestId) -> Option<Task> {
+        let of_request = |open: &Open| Task {
+            number: id.number(),
+            prompt_tokens: open.prompt,
+            computed_tokens: open.computed,
+            generated_tokens: open.generated,
+        };
+        self.open.get(&id).map(of_request).or_else(|| self.audits.get(&id).map(|open| open.task))
+    }
+
     fn publish(&self, engine: &Engine, publish: &watch::Sender<EngineStatus>) {
         publish.send_modify(|status| {
             for (slot, id) in status.slots.iter_mut().zip(&self.slots) {
-                slot.task = id.and_then(|id| Some((id, self.open.get(&id)?))).map(|(id, open)| Task {
-                    number: id.number(),
-                    prompt_tokens: open.prompt,
-                    computed_tokens: open.computed,
-                    generated_tokens: open.generated,
-                });
+                slot.task = id.and_then(|id| self.task(id));
             }
             status.waiting = engine.waiting();
             status.memory = engine.memory();

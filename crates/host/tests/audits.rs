@@ -1,0 +1,188 @@
+//! Audits through the door: a verdict between other work, an end when nobody waits, and nothing left of either.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use muser_engine::engine::{Audit, Export, Installation, Installed, PrefixReuse, Request, Verdict};
+use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
+use muser_host::{Answer, EngineHost, Refused, What};
+use muser_kernels::attention::KvLayout;
+use muser_kernels::cpu::Kernels;
+use muser_model::{Executor, Model};
+use muser_weights::gguf::ModelFiles;
+use tokio::runtime::{Builder, Runtime};
+
+static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
+
+fn start(rows: usize) -> (EngineHost, JoinHandle<()>) {
+    let files = Arc::new(ModelFiles::from_bytes(SHIPPED.to_vec()).unwrap());
+    let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
+    let rows = NonZeroUsize::new(rows).unwrap();
+    let executor = Executor::new(model, Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
+    let settings = EngineSettings {
+        context: 2048,
+        kv: KvLayout::Q8,
+        identity: [0; 32],
+        budget_bytes: 64 << 20,
+        prefix_bytes_max: 32 << 20,
+        installed_bytes_max: 64 << 20,
+        running_max: NonZeroUsize::new(2).unwrap(),
+        waiting_max: 4,
+        chunk: ChunkRows::DEFAULT,
+    };
+    EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap()
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
+}
+
+fn request(prompt: Vec<u32>, tokens_max: usize) -> Request {
+    Request {
+        prompt,
+        tokens_max: Some(tokens_max),
+        context: 2048,
+        stop_tokens: Arc::new([]),
+        sampling: SamplingSettings::greedy(),
+        logprobs: None,
+        reuse: PrefixReuse::Isolate,
+    }
+}
+
+fn prompt(tokens: usize) -> Vec<u32> {
+    let mut random = fastrand::Rng::with_seed(9);
+    (0..tokens).map(|_| random.u32(3..4096)).collect()
+}
+
+/// Has the pages computed that the installation lacks, with a bit flipped in the page `wrong` names.
+async fn bring(producer: &EngineHost, mut installation: Installation, wrong: Option<(usize, usize)>) -> Installed {
+    let wanted = installation.tokens().to_vec();
+    let export = Export::new(installation.spec(), wanted.len(), installation.held_pages());
+    let mut answer = producer.submit_exported(request(wanted, 0), export).await.unwrap();
+    while let Some(news) = answer.next().await {
+        match news.what {
+            What::Progress { pages, .. } => {
+                for ready in pages {
+                    let mut bytes = ready.bytes.as_ref().to_vec();
+                    bytes[1000] ^= u8::from(wrong == Some((ready.layer, ready.page)));
+                    installation.install(ready.layer, ready.page, &bytes).unwrap();
+                }
+            }
+            What::Finished(_) => break,
+            What::Started { .. } | What::Token(_) => {}
+            What::Failed(reason) => panic!("{reason}"),
+        }
+    }
+    installation.finish().unwrap()
+}
+
+/// An audit of a page, which has the window before it brought again if it must.
+async fn audit_of(decoder: &EngineHost, producer: &EngineHost, installed: &Installed, page: usize) -> Audit {
+    let mut base = installed.beginning(page);
+    if base.first_lacking().is_some() {
+        let installation = decoder.begin_base(base.clone()).await.unwrap();
+        base = base.completed_by(&bring(producer, installation, None).await);
+    }
+    installed.audit(base, page..page + 1).unwrap()
+}
+
+async fn finish(mut answer: Answer) {
+    while answer.next().await.is_some() {}
+}
+
+#[test]
+fn a_verdict_comes_while_others_generate_and_names_the_wrong_page() {
+    let (producer, producing) = start(128);
+    let (decoder, decoding) = start(128);
+    runtime().block_on(async {
+        let begin = || decoder.begin_installation(prompt(1500), PrefixReuse::Share);
+        let honest = bring(&producer, begin().await.unwrap(), None).await;
+        let received = honest.received_pages();
+        let layers =
+            decoder.begin_installation(prompt(1500), PrefixReuse::Share).await.unwrap().spec().layers().to_vec();
+        let global = layers.iter().rposition(|layer| layer.window.is_none()).unwrap();
+        let wrong = bring(&producer, begin().await.unwrap(), Some((global, 5))).await;
+        let other = decoder.submit(request(vec![5, 6, 7], 200)).await.unwrap();
+        for page in [received.start, 5, received.end - 1] {
+            let audit = audit_of(&decoder, &producer, &honest, page).await;
+            let tokens = audit.tokens();
+            match decoder.audit(audit).await.unwrap() {
+                Verdict::Same { tokens: found, pages } => assert!(found == tokens && pages > 0),
+                other => panic!("{other:?}"),
+            }
+        }
+        let audit = audit_of(&decoder, &producer, &wrong, 5).await;
+        match decoder.audit(audit).await.unwrap() {
+            Verdict::Differs(found) => assert_eq!((found.layer, found.page, found.byte), (global, 5, 1000)),
+            other => panic!("{other:?}"),
+        }
+        finish(other).await;
+        // Only what was asked for counts as a request.
+        assert_eq!(decoder.status().totals.ended, 1);
+    });
+    drop((producer, decoder));
+    producing.join().unwrap();
+    decoding.join().unwrap();
+}
+
+#[test]
+fn an_audit_that_nobody_waits_for_ends_and_leaves_nothing() {
+    let (producer, producing) = start(128);
+    let (decoder, decoding) = start(16);
+    runtime().block_on(async {
+        let installation = decoder.begin_installation(prompt(1500), PrefixReuse::Share).await.unwrap();
+        let installed = bring(&producer, installation, None).await;
+        let mut watched = decoder.clone();
+        for _ in 0..10 {
+            let audit = installed.audit(installed.beginning(0), 20..23).unwrap();
+            let mut running = Box::pin(decoder.audit(audit));
+            // It runs once the door has seen it run.
+            while watched.status().running() == 0 {
+                tokio::select! {
+                    biased;
+                    verdict = &mut running => panic!("{verdict:?} before it was seen to run"),
+                    changed = watched.changed() => assert!(changed),
+                }
+            }
+            let task = watched.status().slots[0].task.unwrap();
+            assert!(task.prompt_tokens == 23 * 64 && task.computed_tokens < 23 * 64, "{task:?}");
+            drop(running);
+            while watched.status().running() > 0 {
+                assert!(watched.changed().await);
+            }
+        }
+        finish(decoder.submit(request(vec![7], 1)).await.unwrap()).await;
+        // All ten to their ends would be 92 steps each; on a busy machine some may end before this thread leaves them.
+        let status = decoder.status();
+        assert!(status.totals.steps < 10 * 92, "{:?}", status.totals);
+        assert_eq!(status.memory.live_bytes, 0);
+    });
+    drop((producer, decoder));
+    producing.join().unwrap();
+    decoding.join().unwrap();
+}
+
+#[test]
+fn an_audit_under_way_when_the_engine_is_stopped_has_no_verdict() {
+    let (host, thread) = start(128);
+    let (producer, producing) = start(128);
+    runtime().block_on(async {
+        let installation = host.begin_installation(prompt(1500), PrefixReuse::Share).await.unwrap();
+        let installed = bring(&producer, installation, None).await;
+        let audit = || installed.audit(installed.beginning(0), 20..23).unwrap();
+        let under_way = host.audit(audit());
+        tokio::pin!(under_way);
+        // The order is given when the future is polled first.
+        tokio::select! {
+            biased;
+            verdict = &mut under_way => panic!("{verdict:?}"),
+            () = std::future::ready(()) => host.stop(),
+        }
+        assert!(matches!(under_way.await, Err(Refused::Stopped)));
+        assert!(matches!(host.audit(audit()).await, Err(Refused::Stopped)));
+    });
+    drop((host, producer));
+    thread.join().unwrap();
+    producing.join().unwrap();
+}
