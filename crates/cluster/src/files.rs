@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Far above every file of a cluster folder but the ledger.
 const BYTES_MAX: u64 = 4 << 20;
@@ -57,6 +58,30 @@ pub(crate) enum Secrecy {
     Public,
     /// Mode 0600 when written; read only if others have no access and the group none but reading.
     Secret,
+}
+
+/// What changes when a file is replaced or written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    bytes: u64,
+    modified: SystemTime,
+    file: u64,
+}
+
+impl Stamp {
+    /// That of the file which is there now.
+    pub(crate) fn of(path: &Path) -> Result<Self, FileError> {
+        let at = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => FileError::Missing { path: path.into() },
+            _ => FileError::Io { path: path.into(), error },
+        };
+        let metadata = fs::metadata(path).map_err(at)?;
+        #[cfg(unix)]
+        let file = std::os::unix::fs::MetadataExt::ino(&metadata);
+        #[cfg(not(unix))]
+        let file = 0;
+        Ok(Self { bytes: metadata.len(), modified: metadata.modified().map_err(at)?, file })
+    }
 }
 
 /// The text of a file.

@@ -8,6 +8,7 @@
 //! - `enrol` is the ticket that lets a new node in once.
 //! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
 //! - `policy` chooses who computes a prompt, by measured rates.
+//! - `quarantine` lists producers that sent something wrong, and are not asked any more.
 //! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
 
 pub mod accounting;
@@ -21,9 +22,10 @@ pub mod lane;
 pub mod ledger;
 pub mod pacing;
 pub mod policy;
+pub mod quarantine;
 mod random;
 #[cfg(target_os = "linux")]
 pub mod socket_options;
 
 pub use files::FileError;
-pub use random::NoRandomness;
+pub use random::{NoRandomness, number as unguessable_number};

@@ -11,3 +11,11 @@ pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     rustls::crypto::aws_lc_rs::default_provider().secure_random.fill(&mut bytes).map_err(|_| NoRandomness)?;
     Ok(bytes)
 }
+
+/// A number of 64 bits that nobody can guess.
+///
+/// # Errors
+/// [`NoRandomness`].
+pub fn number() -> Result<u64, NoRandomness> {
+    bytes().map(u64::from_le_bytes)
+}

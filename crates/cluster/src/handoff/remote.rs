@@ -16,6 +16,7 @@ use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push};
 use crate::identity::NodeId;
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
+use crate::quarantine::{Quarantine, QuarantineError};
 use crate::random::{self, NoRandomness};
 
 /// Bytes that are read at once.
@@ -48,6 +49,7 @@ pub struct Remote {
     ledger: Arc<Ledger<FolderStorage>>,
     clock: UnixClock,
     settings: RemoteSettings,
+    quarantine: Option<Arc<Quarantine>>,
     idle: Mutex<Vec<Link>>,
 }
 
@@ -126,6 +128,12 @@ pub enum BringError {
     /// The handoff cannot be put on record as used.
     #[error(transparent)]
     Ledger(#[from] RecordError),
+    /// It sent something wrong once, and nobody has lifted its quarantine since. It was not asked.
+    #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
+    Quarantined(NodeId),
+    /// Nobody knows who is quarantined.
+    #[error(transparent)]
+    Quarantine(#[from] QuarantineError),
     /// A page does not fit.
     #[error(transparent)]
     Install(#[from] InstallError),
@@ -151,7 +159,13 @@ impl Remote {
         clock: UnixClock,
         settings: RemoteSettings,
     ) -> Self {
-        Self { connector, shape, member, ledger, clock, settings, idle: Mutex::new(Vec::new()) }
+        Self { connector, shape, member, ledger, clock, settings, quarantine: None, idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Asks nobody who is quarantined.
+    #[must_use]
+    pub fn with_quarantine(self, quarantine: Arc<Quarantine>) -> Self {
+        Self { quarantine: Some(quarantine), ..self }
     }
 
     /// Where the producer listens.
@@ -232,6 +246,12 @@ impl Remote {
         installation: &mut Installation,
         listener: &mut Listener<'_>,
     ) -> Result<(Link, Stats), BringError> {
+        let node = link.lane.peer().id;
+        if let Some(quarantine) = &self.quarantine
+            && quarantine.holds(node)?
+        {
+            return Err(BringError::Quarantined(node));
+        }
         let request = self.request(installation)?;
         let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(self.settings.expires_in));
         let prompt_digest = digest_of(&request.tokens);

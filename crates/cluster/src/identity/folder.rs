@@ -8,6 +8,7 @@
 //! | `node.key`     | this node's private key                              | every node, its own | 0600 |
 //! | `keys.toml`    | MAC keys, see [`crate::keys`]                        | every node          | 0600 |
 //! | `revoked.toml` | what is no longer admitted, see [`super::Revocations`] | every node        | 0644 |
+//! | `quarantine.toml` | who sent something wrong, see [`crate::quarantine`] | decoders that found one | 0644 |
 //! | `ledger/`      | accepted handoffs, see [`crate::ledger`]             | every decoder       | 0755 |
 
 use std::fmt;
@@ -22,6 +23,7 @@ use super::facts::{CertificateError, NodeFacts};
 use super::revocations::{Revocations, RevocationsError};
 use crate::files::{self, FileError, Secrecy};
 use crate::keys::{KeyFileError, KeyRing};
+use crate::quarantine::{Quarantine, QuarantineError};
 
 /// Paths of one node's cluster folder.
 #[derive(Debug, Clone)]
@@ -83,6 +85,14 @@ impl ClusterFolder {
     /// What was learnt about who computes how quickly.
     pub fn policy(&self) -> PathBuf {
         self.path.join("policy.toml")
+    }
+
+    /// The producers that are not asked any more.
+    ///
+    /// # Errors
+    /// [`QuarantineError`].
+    pub fn load_quarantine(&self) -> Result<Quarantine, QuarantineError> {
+        Quarantine::load(&self.file("quarantine.toml"))
     }
 
     /// Begins a cluster here: writes the CA's certificate and key, a first MAC key and an empty deny-list.

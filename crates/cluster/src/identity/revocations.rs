@@ -7,15 +7,13 @@
 //! ```
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::{NodeFacts, NodeId, Serial};
-use crate::files::{self, FileError, Secrecy};
+use crate::files::{self, FileError, Secrecy, Stamp};
 
 /// What was revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,14 +35,6 @@ pub struct Revocations {
 struct Known {
     stamp: Stamp,
     revoked: HashSet<Revoked>,
-}
-
-/// What changes when the file is replaced or written to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    bytes: u64,
-    modified: SystemTime,
-    file: u64,
 }
 
 /// Why the deny-list cannot be used. Nobody is admitted then.
@@ -96,7 +86,7 @@ impl Revocations {
     /// # Errors
     /// [`RevocationsError`].
     pub fn load(path: &Path) -> Result<Self, RevocationsError> {
-        let stamp = stamp_of(path)?;
+        let stamp = Stamp::of(path)?;
         let revoked = revoked_of(path, &read(path)?)?;
         Ok(Self { path: path.into(), known: Mutex::new(Known { stamp, revoked }) })
     }
@@ -108,7 +98,7 @@ impl Revocations {
     pub fn revokes(&self, facts: &NodeFacts) -> Result<Option<Revoked>, RevocationsError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at before reading: a change in between is seen the next time.
-        let stamp = stamp_of(&self.path)?;
+        let stamp = Stamp::of(&self.path)?;
         if stamp != known.stamp {
             known.revoked = revoked_of(&self.path, &read(&self.path)?)?;
             known.stamp = stamp;
@@ -183,21 +173,10 @@ fn entries_of(path: &Path, list: &ListForm) -> Result<Vec<(Revoked, u64)>, Revoc
     list.revoked.iter().enumerate().map(one).collect()
 }
 
-fn stamp_of(path: &Path) -> Result<Stamp, FileError> {
-    let at = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => FileError::Missing { path: path.into() },
-        _ => FileError::Io { path: path.into(), error },
-    };
-    let metadata = fs::metadata(path).map_err(at)?;
-    #[cfg(unix)]
-    let file = std::os::unix::fs::MetadataExt::ino(&metadata);
-    #[cfg(not(unix))]
-    let file = 0;
-    Ok(Stamp { bytes: metadata.len(), modified: metadata.modified().map_err(at)?, file })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::facts::{NodeName, Roles};
     use super::*;
 
