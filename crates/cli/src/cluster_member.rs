@@ -1,18 +1,20 @@
 //! This machine as a member of its cluster: what `produce` and `serve` read out of the cluster's folder.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::FileError;
 use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape};
 use muser_cluster::identity::{ClusterFolder, NodeIdentity, Role};
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::ledger::{FolderStorage, Ledger};
 use muser_cluster::policy::{Policy, PolicyFileError, PolicySettings};
-use muser_kernels::attention::KvLayout;
+use muser_cluster::quarantine::Quarantine;
+use muser_cluster::{FileError, unguessable_number};
+use muser_kernels::attention::{KvLayout, PAGE_ROWS};
 use muser_model::{Identity, Model};
-use muser_server::PolicyFile;
+use muser_server::{AuditSettings, Auditor, PolicyFile};
 use muser_weights::digest::FileDigest;
 
 use crate::failure::Failure;
@@ -80,8 +82,31 @@ impl Membership {
         (policy, PolicyFile { path, report })
     }
 
-    /// The producers that the flags name.
-    pub fn remotes(&self, args: &ProducerArgs, shape: &Shape) -> Result<Vec<Remote>, Failure> {
+    /// The producers that are not asked any more.
+    pub fn quarantine(&self) -> Result<Arc<Quarantine>, Failure> {
+        self.folder.load_quarantine().map(Arc::new).map_err(|reason| Failure::Handoff(reason.to_string()))
+    }
+
+    /// What looks at what producers send, for the model with this identity.
+    pub fn auditor(&self, args: &ProducerArgs, model: [u8; 32], quarantine: Arc<Quarantine>) -> Auditor {
+        let settings = AuditSettings {
+            rate: args.audit,
+            pages_max: NonZeroUsize::new(args.audit_tokens.get().div_ceil(PAGE_ROWS)).unwrap_or(NonZeroUsize::MIN),
+            model,
+            random: Arc::new(|| unguessable_number().unwrap_or(0)),
+            clock: self.lane.clock.clone(),
+            report: Arc::new(|reason| tell(format_args!("muser: {reason}"))),
+        };
+        Auditor::new(settings, quarantine)
+    }
+
+    /// The producers that the flags name, of which nobody in `quarantine` is asked.
+    pub fn remotes(
+        &self,
+        args: &ProducerArgs,
+        shape: &Shape,
+        quarantine: &Arc<Quarantine>,
+    ) -> Result<Vec<Remote>, Failure> {
         let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
         let connector = Connector::new(&self.identity, self.lane.clone()).map_err(|reason| failed(&reason))?;
         let connector = Arc::new(connector);
@@ -97,6 +122,7 @@ impl Membership {
             };
             let of_model = (shape.clone(), member.clone());
             Remote::new(Arc::clone(&connector), of_model, Arc::clone(&ledger), self.lane.clock.clone(), settings)
+                .with_quarantine(Arc::clone(quarantine))
         };
         Ok(args.producer.iter().map(|address| remote(*address)).collect())
     }

@@ -385,7 +385,11 @@ mod tests {
                         for (index, byte) in range.enumerate() {
                             let is_scale = matches!(field, PageField::KeyScales | PageField::ValueScales);
                             let element = if is_scale { 0 } else { index / element_bytes };
-                            assert_eq!(layout.place_of(byte), PagePlace { head, field, row, element }, "{kind:?} {byte}");
+                            assert_eq!(
+                                layout.place_of(byte),
+                                PagePlace { head, field, row, element },
+                                "{kind:?} {byte}"
+                            );
                         }
                     }
                 }

@@ -33,7 +33,10 @@ pub use app::{App, Phase};
 pub use error::{ApiError, ErrorKind};
 pub use listen::{ServeError, Server, Tls, TlsError};
 pub use record::{Counters, RequestKind, RequestRecord, Tokens};
-pub use remote::{Fallback, PolicyFile, PrefillBy, PrefillSettings, ProducerCounts, RemoteCounts, RemotePrefill};
+pub use remote::{
+    AuditCounts, AuditSettings, Auditor, Fallback, PolicyFile, PrefillBy, PrefillSettings, ProducerCounts,
+    RemoteCounts, RemotePrefill,
+};
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
 pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings};

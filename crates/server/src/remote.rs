@@ -4,8 +4,10 @@
 //! computed here in any case. Who computes the rest is the policy's choice, by what this node and each producer were
 //! measured to take.
 //!
-//! - `chooser` asks the policy and lets it learn, `source` is what answers tell of it, `counts` what the metrics do.
+//! - `chooser` asks the policy and lets it learn, `audit` computes some of what came again.
+//! - `source` is what answers tell of it, `counts` what the metrics do.
 
+mod audit;
 mod chooser;
 mod counts;
 mod source;
@@ -14,24 +16,26 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use muser_cluster::handoff::{Milestone, Remote};
+use muser_cluster::handoff::{BringError, Handoff, Milestone, Remote};
 use muser_cluster::policy::{Place, Policy, Verdict};
-use muser_engine::engine::{Installation, Installed, NotInstallable, Request};
+use muser_engine::engine::{Installation, Installed, NotInstallable, PrefixReuse, Request};
 use muser_host::{Answer, EngineHost, Refused};
 use muser_kv::PAGE_ROWS;
 
 use crate::error::{ApiError, ErrorKind};
 
+pub use audit::{AuditSettings, Auditor};
 pub use chooser::{LocalWatch, PolicyFile};
-pub use counts::{ProducerCounts, RemoteCounts};
+pub use counts::{AuditCounts, ProducerCounts, RemoteCounts};
 pub use source::{Chosen, Source};
 
+use audit::AuditOutcome;
 use chooser::Chooser;
 
 /// A place is tried by prompts that lack so many times as many tokens as producers are asked for at all.
 const TRIAL_FACTOR: u64 = 4;
 /// Why nobody can be asked.
-const ALL_ALONE: &str = "every producer is left alone after failures";
+const ALL_ALONE: &str = "every producer is left alone after failures, or quarantined";
 
 /// Who may compute long prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +73,7 @@ pub struct RemotePrefill {
     producers: Vec<Remote>,
     settings: PrefillSettings,
     chooser: Arc<Chooser>,
+    auditor: Auditor,
     counts: Mutex<RemoteCounts>,
 }
 
@@ -88,6 +93,16 @@ pub struct Bringing {
 /// Hears how far a producer is.
 pub type BringingListener<'a> = dyn FnMut(Bringing) + Send + 'a;
 
+/// What came of asking a producer.
+enum Brought {
+    /// Everything, checked and not yet anybody's.
+    All(Box<Installed>),
+    /// Nothing.
+    Nothing,
+    /// It is quarantined: it was not asked, and is as good as absent.
+    Quarantined,
+}
+
 /// A request that has begun.
 pub struct Begun {
     /// What comes of it.
@@ -100,15 +115,20 @@ pub struct Begun {
 
 impl RemotePrefill {
     /// `producers`, of which those that were never measured are tried in this order; `policy` says what is known, and `file`
-    /// keeps what is learnt.
-    pub fn new(producers: Vec<Remote>, settings: PrefillSettings, policy: Policy, file: Option<PolicyFile>) -> Self {
+    /// keeps what is learnt; `auditor` looks at what they send.
+    pub fn new(
+        producers: Vec<Remote>,
+        settings: PrefillSettings,
+        (policy, file): (Policy, Option<PolicyFile>),
+        auditor: Auditor,
+    ) -> Self {
         let trial_rows_min = TRIAL_FACTOR.saturating_mul(settings.tokens_min as u64);
         let chooser = Arc::new(Chooser::new(policy, file, trial_rows_min));
         let counts = RemoteCounts {
             producers: producers.iter().map(|remote| (remote.address(), ProducerCounts::default())).collect(),
             ..RemoteCounts::default()
         };
-        Self { producers, settings, chooser, counts: Mutex::new(counts) }
+        Self { producers, settings, chooser, auditor, counts: Mutex::new(counts) }
     }
 
     /// Sums for the metrics.
@@ -128,12 +148,13 @@ impl RemotePrefill {
         listener: &mut BringingListener<'_>,
     ) -> Result<Begun, ApiError> {
         let mut source = Source::default();
-        let mut left: Vec<&Remote> = self.producers.iter().collect();
+        let is_asked = |remote: &&Remote| !self.auditor.excludes(remote.address());
+        let mut left: Vec<&Remote> = self.producers.iter().filter(is_asked).collect();
         if request.prompt.len() < self.settings.tokens_min {
             return self.here(host, request, (source, 0)).await;
         }
         loop {
-            let mut installation = match host.begin_installation(request.prompt.clone(), request.reuse).await {
+            let installation = match host.begin_installation(request.prompt.clone(), request.reuse).await {
                 Ok(installation) => installation,
                 Err(Refused::NotInstallable(refused @ NotInstallable::NoRoom { .. })) => {
                     source.add_reason(&refused.to_string());
@@ -155,11 +176,13 @@ impl RemotePrefill {
             };
             left.retain(|remote| remote.address() != place);
             let Some(remote) = self.producers.iter().find(|remote| remote.address() == place) else { continue };
-            if self.bring(remote, (&mut installation, rows), &mut source, listener).await
-                && let Some(installed) = self.finish(remote, installation, &mut source)
-            {
-                let answer = host.submit_installed(request, installed).await?;
-                return Ok(Begun { answer, source, watch: None });
+            match self.bring(remote, (installation, rows), (host, request.reuse), &mut source, listener).await {
+                Brought::All(installed) => {
+                    let answer = host.submit_installed(request, *installed).await?;
+                    return Ok(Begun { answer, source, watch: None });
+                }
+                Brought::Quarantined => continue,
+                Brought::Nothing => {}
             }
             if self.settings.fallback != Fallback::OtherProducer {
                 return self.without(host, request, source).await;
@@ -198,17 +221,18 @@ impl RemotePrefill {
         (!alone).then_some(place)
     }
 
-    /// Has a producer bring the missing rows, and says whether it did.
+    /// Has a producer bring the missing rows.
     async fn bring(
         &self,
         remote: &Remote,
-        (installation, rows): (&mut Installation, Range<u64>),
+        (mut installation, rows): (Installation, Range<u64>),
+        (host, reuse): (&EngineHost, PrefixReuse),
         source: &mut Source,
         listener: &mut BringingListener<'_>,
-    ) -> bool {
-        let (place, asked) = (Place::Producer(remote.address()), Instant::now());
+    ) -> Brought {
+        let (address, asked) = (remote.address(), Instant::now());
         let (held, total) = (installation.held_pages() * PAGE_ROWS, installation.tokens().len() + 1);
-        let under_way = self.chooser.begin(place, rows);
+        let under_way = self.chooser.begin(Place::Producer(address), rows);
         let mut heard = |milestone| {
             let computed = match milestone {
                 Milestone::Accepted => held,
@@ -217,35 +241,54 @@ impl RemotePrefill {
             under_way.progress(computed as u64);
             listener(Bringing { total, held, computed, elapsed: asked.elapsed() });
         };
-        let brought = remote.bring_telling(installation, &mut heard).await;
+        let brought = remote.bring_telling(&mut installation, &mut heard).await;
         drop(under_way);
-        match brought {
+        let checked = match brought {
             Ok(handoff) => {
-                source.handoff = Some(handoff);
-                true
+                installation.finish().map(|installed| (handoff, installed)).map_err(|error| error.to_string())
             }
-            Err(error) => {
-                self.failed(remote, asked, &error.to_string(), source);
-                false
+            Err(BringError::Quarantined(node)) => {
+                self.auditor.met(address, node);
+                return Brought::Quarantined;
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let checked = match checked {
+            Ok((handoff, installed)) => {
+                self.auditor.met(address, handoff.node);
+                let audited = self.audit(remote, &handoff, (host, &installed, reuse), source).await;
+                audited.map(|()| (handoff, installed))
+            }
+            failed => failed,
+        };
+        match checked {
+            Ok((handoff, installed)) => {
+                self.chooser.brought(Place::Producer(address), &handoff);
+                source.handoff = Some(handoff.clone());
+                self.lock().brought(address, &handoff, source.brought_tokens());
+                Brought::All(Box::new(installed))
+            }
+            Err(reason) => {
+                self.failed(remote, asked, &reason, source);
+                Brought::Nothing
             }
         }
     }
 
-    /// What was brought, if it is complete.
-    fn finish(&self, remote: &Remote, installation: Installation, source: &mut Source) -> Option<Installed> {
-        let (asked, handoff) = (Instant::now(), source.handoff.take()?);
-        match installation.finish() {
-            Ok(installed) => {
-                self.chooser.brought(Place::Producer(remote.address()), &handoff);
-                source.handoff = Some(handoff.clone());
-                self.lock().brought(remote.address(), &handoff, source.brought_tokens());
-                Some(installed)
-            }
-            Err(error) => {
-                self.failed(remote, asked, &error.to_string(), source);
-                None
-            }
-        }
+    /// Audits what was brought, if it is to be; what is wrong with it is an error.
+    async fn audit(
+        &self,
+        remote: &Remote,
+        handoff: &Handoff,
+        (host, installed, reuse): (&EngineHost, &Installed, PrefixReuse),
+        source: &mut Source,
+    ) -> Result<(), String> {
+        source.audited = self.auditor.audit(host, remote, (installed, reuse)).await;
+        let Some(audited) = &source.audited else { return Ok(()) };
+        self.lock().audited(audited);
+        let AuditOutcome::Differs(difference) = &audited.outcome else { return Ok(()) };
+        self.auditor.condemn(host, handoff, remote.address(), difference).await;
+        Err(format!("an audit found what it sent to be wrong: {}", difference.found))
     }
 
     fn failed(&self, remote: &Remote, asked: Instant, reason: &str, source: &mut Source) {

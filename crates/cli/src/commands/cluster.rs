@@ -22,8 +22,8 @@ use muser_cluster::keys::{KeyError, KeyRing};
 use crate::failure::Failure;
 use crate::output::tell;
 use crate::settings::cluster::{
-    BeginArgs, ClusterArgs, ClusterCommand, DAY_S, FolderArgs, GrantArgs, LifetimeArgs, RenewArgs, RevokeArgs,
-    RevokeKeyArgs,
+    BeginArgs, ClusterArgs, ClusterCommand, DAY_S, FolderArgs, GrantArgs, LifetimeArgs, ReadmitArgs, RenewArgs,
+    RevokeArgs, RevokeKeyArgs,
 };
 pub use failure::ClusterFailure;
 use new_folder::NewFolder;
@@ -38,6 +38,7 @@ pub fn run(args: &ClusterArgs) -> Result<(), Failure> {
         ClusterCommand::Revoke(args) => revoke(args),
         ClusterCommand::RevokeKey(args) => revoke_key(args),
         ClusterCommand::Renew(args) => renew(args),
+        ClusterCommand::Readmit(args) => readmit(args),
     }
 }
 
@@ -161,6 +162,18 @@ fn sign_again(args: &RenewArgs) -> Result<([u8; 32], NodeFacts), ClusterFailure>
     let granted = Grant { name: facts.name.clone(), roles: facts.roles, lifetime_s: seconds(args.lifetime) };
     sign(&folder, &authority, &granted, now_unix_s()?)?;
     Ok((authority.cluster_id(), folder.load_identity()?.facts().clone()))
+}
+
+fn readmit(args: &ReadmitArgs) -> Result<(), Failure> {
+    lift_quarantine(args)?;
+    print_line(format_args!("readmitted node {}", args.node))
+}
+
+fn lift_quarantine(args: &ReadmitArgs) -> Result<(), ClusterFailure> {
+    match ClusterFolder::new(&args.folder).load_quarantine()?.readmit(args.node)? {
+        true => Ok(()),
+        false => Err(ClusterFailure::NotQuarantined { node: args.node, folder: args.folder.clone() }),
+    }
 }
 
 /// A key and its certificate, in a folder that has neither; what the certificate says.

@@ -87,8 +87,11 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         fallback: FallbackTo::Fail,
         handoff_seconds: NonZeroU32::new(3600).unwrap_or(NonZeroU32::MIN),
         producer_stall_seconds: NonZeroU32::new(600).unwrap_or(NonZeroU32::MIN),
+        audit: 0.0,
+        audit_tokens: NonZeroUsize::MIN,
     };
-    let remotes = Membership::load(&decoder_folder)?.remotes(&producers, &shape)?;
+    let membership = Membership::load(&decoder_folder)?;
+    let remotes = membership.remotes(&producers, &shape, &membership.quarantine()?)?;
     let (host, _) = EngineHost::start(Engine::new(executor, settings)?).map_err(|reason| failed(&reason))?;
     let request = request(&prompt, args.predict, loaded.config().vocab, trained);
     let runtime =

@@ -143,7 +143,10 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
         Some(membership) => {
             let (shape, identity) = shape(executor.model(), kv, context.min(executor.model().config().context))?;
             let (policy, file) = membership.policy(identity);
-            Some((membership.remotes(&args.producers, &shape)?, policy, file, identity))
+            let quarantine = membership.quarantine()?;
+            let remotes = membership.remotes(&args.producers, &shape, &quarantine)?;
+            let auditor = membership.auditor(&args.producers, identity, quarantine);
+            Some((RemotePrefill::new(remotes, prefill(&args.producers), (policy, Some(file)), auditor), identity))
         }
         None => None,
     };
@@ -151,7 +154,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
         context,
         kv,
         // Without producers the pages never leave this process and belong to one model.
-        identity: remote.as_ref().map_or([0; 32], |(.., identity)| *identity),
+        identity: remote.as_ref().map_or([0; 32], |(_, identity)| *identity),
         budget_bytes,
         prefix_bytes_max: prefix_bytes,
         installed_bytes_max: if remote.is_some() { budget_bytes } else { 0 },
@@ -161,8 +164,8 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     };
     let (mut service, engine) =
         Service::start(Engine::new(executor, settings)?, words, defaults).map_err(ServeError::Runtime)?;
-    if let Some((remotes, policy, file, _)) = remote {
-        service = service.with_remote(RemotePrefill::new(remotes, prefill(&args.producers), policy, Some(file)));
+    if let Some((remote, _)) = remote {
+        service = service.with_remote(remote);
     }
     let facts = &service.model;
     let about = About {

@@ -28,7 +28,8 @@ pub enum ClusterCommand {
     /// Its private key is made here and travels with the folder, which enrolment over the network never does: carry it over
     /// a channel that nobody else reads, such as scp, and delete the copy that stays.
     Grant(GrantArgs),
-    /// Print who this machine is in its cluster, which MAC keys it has, and what is revoked. No secret is printed.
+    /// Print who this machine is in its cluster, which MAC keys it has, what is revoked, and who is quarantined. No secret is
+    /// printed.
     Show(ShowArgs),
     /// Make a new MAC key, which seals from now on; the one before only verifies.
     ///
@@ -42,6 +43,10 @@ pub enum ClusterCommand {
     RevokeKey(RevokeKeyArgs),
     /// Sign a new certificate for the same key, name and roles.
     Renew(RenewArgs),
+    /// Ask a producer again that was quarantined because an audit found what it sent to be wrong.
+    ///
+    /// What uses this folder knows at once.
+    Readmit(ReadmitArgs),
 }
 
 /// How long a certificate is valid.
@@ -158,6 +163,20 @@ pub struct RevokeKeyArgs {
     pub folder: PathBuf,
     /// Id of the MAC key, as `muser cluster show` prints it.
     pub id: NonZeroU32,
+}
+
+/// `muser cluster readmit`.
+#[derive(Args, Debug)]
+pub struct ReadmitArgs {
+    /// Cluster folder of the machine that does not ask it any more.
+    pub folder: PathBuf,
+    /// Node id of 64 hexadecimal digits, as `muser cluster show` prints it.
+    #[arg(value_name = "NODE_ID", value_parser = node_id)]
+    pub node: NodeId,
+}
+
+fn node_id(digits: &str) -> Result<NodeId, String> {
+    NodeId::from_hex(digits).ok_or_else(|| "needs 64 hexadecimal digits".into())
 }
 
 /// `muser cluster renew`.

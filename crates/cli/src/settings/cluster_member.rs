@@ -135,6 +135,19 @@ pub struct ProducerArgs {
     /// How long a producer may be silent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30", requires = "producer")]
     pub producer_stall_seconds: NonZeroU32,
+    /// Share of handoffs, 0 to 1, of which some pages are computed again here before the answer begins. A wrong bit makes the
+    /// handoff void, and the producer is not asked again until muser cluster readmit.
+    #[arg(long, value_name = "RATE", default_value_t = 0.0, value_parser = share, requires = "producer")]
+    pub audit: f64,
+    /// Tokens that an audit computes again at most, in whole pages of 64; where what comes before them is not held, as many
+    /// more may be.
+    #[arg(long, value_name = "N", default_value = "512", requires = "producer")]
+    pub audit_tokens: NonZeroUsize,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "needs a number from 0 to 1".into())
 }
 
 /// Bytes a second of a rate in Gbit/s.

@@ -171,6 +171,7 @@ fn of_completions() -> Named {
             object(&json!({"total": integer(), "cache": integer(), "processed": integer(), "time_ms": number()})),
         ),
         ("PrefillChoice", prefill_choice()),
+        ("Audit", audit()),
         (
             "Timings",
             object(&json!({
@@ -187,6 +188,7 @@ fn of_completions() -> Named {
                 "kv_fallback?": described(text(), "Why it is not as it was chosen: what each producer said that failed, or why none was asked."),
                 "kv_lost_ms?": described(number(), "Time lost with producers that failed."),
                 "kv_choice?": described(named("PrefillChoice"), "How it was chosen who computes, if the prompt was long enough."),
+                "kv_audit?": described(named("Audit"), "What came of computing some of what a producer sent again, if that was to be."),
                 "kv_producer?": described(text(), "The producer's name."),
                 "kv_brought_n?": described(integer(), "Tokens of the prompt that the producer computed."),
                 "kv_pages?": described(integer(), "Pages that it sent."),
@@ -203,6 +205,19 @@ fn of_completions() -> Named {
             })),
         ),
     ]
+}
+
+fn audit() -> Value {
+    object(&json!({
+        "outcome": described(json!({"enum": ["same", "differs", "not_audited"]}), "Whether the bits are the same; where they differ, nothing of the handoff was used."),
+        "tokens": described(integer(), "Tokens that were computed again."),
+        "ms": described(number(), "How long it took."),
+        "pages?": described(integer(), "Pages that were compared."),
+        "layer?": described(integer(), "The first layer that differs, at that position."),
+        "position?": described(integer(), "The first position that differs."),
+        "found?": described(text(), "What differs, in words."),
+        "reason?": described(text(), "Why there was no audit."),
+    }))
 }
 
 fn prefill_choice() -> Value {

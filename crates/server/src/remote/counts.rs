@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use muser_cluster::handoff::{Address, Handoff};
 
+use super::audit::{AuditOutcome, Audited};
 use super::source::{Chosen, place_name, told, verdict_name};
 
 /// Sums since the start.
@@ -14,8 +15,23 @@ pub struct RemoteCounts {
     pub producers: BTreeMap<Address, ProducerCounts>,
     /// Prompts that were computed here although it was not chosen.
     pub fallbacks: u64,
+    /// Audits.
+    pub audits: AuditCounts,
     /// Choices, by place and reason.
     pub choices: BTreeMap<(String, &'static str), u64>,
+}
+
+/// Sums over all audits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuditCounts {
+    /// Those that came to a verdict.
+    pub done: u64,
+    /// Of these, those that found something wrong.
+    pub mismatches: u64,
+    /// Tokens that were computed again.
+    pub tokens: u64,
+    /// Handoffs that were to be audited and could not be.
+    pub skipped: u64,
 }
 
 /// Sums over one producer.
@@ -66,6 +82,17 @@ impl RemoteCounts {
         let sums = self.producers.entry(address).or_default();
         sums.failures += 1;
         sums.lost_seconds += lost.as_secs_f64();
+    }
+
+    /// A handoff was audited, or was to be.
+    pub fn audited(&mut self, Audited { outcome, tokens, .. }: &Audited) {
+        let audits = &mut self.audits;
+        match outcome {
+            AuditOutcome::Same { .. } => audits.done += 1,
+            AuditOutcome::Differs(_) => (audits.done, audits.mismatches) = (audits.done + 1, audits.mismatches + 1),
+            AuditOutcome::NotAudited { .. } => return audits.skipped += 1,
+        }
+        audits.tokens += *tokens as u64;
     }
 
     /// A place was chosen.

@@ -8,6 +8,8 @@ use muser_kv::PAGE_ROWS;
 use muser_wire::SenderTimes;
 use serde_json::{Map, Value, json};
 
+use super::audit::Audited;
+
 /// Where the keys and values of a prompt came from: those that were not held were computed by a producer, or here.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
@@ -19,6 +21,8 @@ pub struct Source {
     pub fallback: Option<String>,
     /// Time that was lost with producers that failed.
     pub lost: Duration,
+    /// The audit of what was brought last, if there was one.
+    pub audited: Option<Audited>,
 }
 
 /// A choice, and when it was made.
@@ -77,6 +81,9 @@ impl Source {
         }
         if self.lost > Duration::ZERO {
             add("kv_lost_ms", milliseconds(self.lost).into());
+        }
+        if let Some(audited) = &self.audited {
+            add("kv_audit", audited.object());
         }
         if let Some(chosen) = &self.chosen {
             add("kv_choice", chosen.object());

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::record::{Counters, RequestKind};
-use crate::remote::{ProducerCounts, RemoteCounts};
+use crate::remote::{AuditCounts, ProducerCounts, RemoteCounts};
 use crate::settings::Page;
 use muser_host::EngineStatus;
 
@@ -78,6 +78,11 @@ fn handoffs(text: &mut Exposition, counts: &RemoteCounts) {
     }
     let what = "Prompts that were computed here because no producer helped.";
     text.counter("muser:handoff_fallbacks_total", what, counts.fallbacks);
+    let AuditCounts { done, mismatches, tokens, skipped } = counts.audits;
+    text.counter("muser:audits_total", "Handoffs of which pages were computed again.", done);
+    text.counter("muser:audit_mismatches_total", "Of these, those with a wrong bit.", mismatches);
+    text.counter("muser:audit_tokens_total", "Tokens that audits computed again.", tokens);
+    text.counter("muser:audits_skipped_total", "Handoffs that were to be audited and could not be.", skipped);
     text.head("muser:prefill_choices_total", "Choices of who computes a long prompt.", "counter");
     for ((place, reason), count) in &counts.choices {
         text.sample(&format!("muser:prefill_choices_total{{place=\"{place}\",reason=\"{reason}\"}}"), count);

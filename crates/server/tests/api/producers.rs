@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
+use muser_cluster::handoff::{Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
@@ -16,7 +16,7 @@ use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_model::{Executor, Identity};
-use muser_server::{Fallback, PrefillBy, PrefillSettings, RemotePrefill};
+use muser_server::{AuditSettings, Auditor, Fallback, PrefillBy, PrefillSettings, RemotePrefill};
 use muser_weights::digest::FileDigest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -87,6 +87,8 @@ impl Cluster {
             context: u32::try_from(CONTEXT).unwrap(),
             lanes_max: 8,
             stall_limit: Duration::from_secs(60),
+            pace: None,
+            compress: Compress::Auto,
         };
         let producer = Arc::new(Producer::new(host, self.shape.clone(), member, settings));
         let port = runtime.block_on(Port::open("127.0.0.1:0".parse().unwrap())).unwrap();
@@ -108,12 +110,21 @@ impl Cluster {
             expires_in: Duration::from_secs(60),
             stall_limit: Duration::from_secs(60),
         };
-        let remote = Remote::new(connector, (self.shape.clone(), member), ledger, clock, settings);
+        let remote = Remote::new(connector, (self.shape.clone(), member), ledger, Arc::clone(&clock), settings);
         let prefill = PrefillSettings { tokens_min: 64, by: PrefillBy::Producer, fallback };
         let policy = Policy::new(PolicySettings::default(), self.identity);
+        let never = AuditSettings {
+            rate: 0.0,
+            pages_max: NonZeroUsize::MIN,
+            model: self.identity,
+            random: Arc::new(|| 0),
+            clock,
+            report: Arc::new(|_| ()),
+        };
+        let auditor = Auditor::new(never, Arc::new(folder.load_quarantine().unwrap()));
         let mut setup = Setup { identity: Some(self.identity), ..Setup::of(shipped()) };
         setup.service.ping = ping;
-        World::start_remote(setup, RemotePrefill::new(vec![remote], prefill, policy, None))
+        World::start_remote(setup, RemotePrefill::new(vec![remote], prefill, (policy, None), auditor))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use muser_cluster::FileError;
 use muser_cluster::identity::{AuthorityError, IdentityError, NodeId, RevocationsError};
 use muser_cluster::keys::{KeyError, KeyFileError};
+use muser_cluster::quarantine::QuarantineError;
 
 /// Why a cluster folder was not made, changed or read. What was there is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,14 @@ pub enum ClusterFailure {
     /// A revoked node gets no certificate.
     #[error("node {0} is revoked and gets no new certificate")]
     NodeRevoked(NodeId),
+    /// Nothing to lift.
+    #[error("node {node} is not quarantined in {folder:?}")]
+    NotQuarantined {
+        /// The node.
+        node: NodeId,
+        /// Where it would be.
+        folder: PathBuf,
+    },
     /// The clock cannot be right.
     #[error("the clock is before 1970, no certificate can be made")]
     Clock,
@@ -48,6 +57,9 @@ pub enum ClusterFailure {
     /// The deny-list.
     #[error(transparent)]
     Revocations(#[from] RevocationsError),
+    /// The list of the quarantined.
+    #[error(transparent)]
+    Quarantine(#[from] QuarantineError),
     /// A folder cannot be made or looked at.
     #[error("{path:?}: {error}")]
     Folder {
@@ -64,7 +76,8 @@ impl ClusterFailure {
         match self {
             Self::Identity(IdentityError::File(error))
             | Self::KeyFile(KeyFileError::File(error))
-            | Self::Revocations(RevocationsError::File(error)) => of_file(error),
+            | Self::Revocations(RevocationsError::File(error))
+            | Self::Quarantine(QuarantineError::File(error)) => of_file(error),
             Self::Folder { error, .. } => of_io(error),
             Self::Clock | Self::Key(KeyError::NoRandomness(_)) => 1,
             Self::Authority(

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use muser_cluster::identity::{ClusterFolder, NodeFacts, Revoked, Role};
 use muser_cluster::keys::KeyState;
+use muser_cluster::quarantine::Quarantined;
 use serde::Serialize;
 
 use super::{ClusterFailure, hexadecimal, now_unix_s};
@@ -28,6 +29,7 @@ struct Report {
     days_left: i64,
     mac_keys: Vec<KeyLine>,
     revoked: Vec<RevokedLine>,
+    quarantined: Vec<QuarantinedLine>,
 }
 
 #[derive(Serialize)]
@@ -44,6 +46,16 @@ struct RevokedLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     serial: Option<String>,
     since_unix_s: u64,
+}
+
+#[derive(Serialize)]
+struct QuarantinedLine {
+    node: String,
+    since_unix_s: u64,
+    model: String,
+    layer: usize,
+    position: usize,
+    found: String,
 }
 
 /// Runs the command.
@@ -78,6 +90,7 @@ fn report(folder: &ClusterFolder) -> Result<Report, ClusterFailure> {
         days_left: not_after_unix_s.cast_signed().saturating_sub_unsigned(now).div_euclid(DAY_S.cast_signed()),
         mac_keys: keys.list().map(line).collect(),
         revoked: revocations.list()?.into_iter().map(RevokedLine::from).collect(),
+        quarantined: folder.load_quarantine()?.list()?.into_iter().map(QuarantinedLine::from).collect(),
     })
 }
 
@@ -107,7 +120,22 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
             }
         }
     }
+    // Only decoders that audit come to have any.
+    if !report.quarantined.is_empty() {
+        writeln!(out, "\nquarantined")?;
+    }
+    for QuarantinedLine { node, since_unix_s, model, found, .. } in &report.quarantined {
+        writeln!(out, "  node    {node}  since {since_unix_s} s after 1970")?;
+        writeln!(out, "          {found}, model {model}")?;
+    }
     Ok(())
+}
+
+impl From<Quarantined> for QuarantinedLine {
+    fn from(entry: Quarantined) -> Self {
+        let Quarantined { node, since_unix_s, model, layer, position, found } = entry;
+        Self { node: node.to_string(), since_unix_s, model: hexadecimal(&model), layer, position, found }
+    }
 }
 
 impl From<(Revoked, u64)> for RevokedLine {
