@@ -48,6 +48,8 @@ pub(crate) struct Asked {
 /// Why an attempt may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Excuse {
+    /// A bit flipped, and the checks tell.
+    Flipped,
     /// Bytes were lost, changed, late or put in.
     Network,
     /// An end was killed, restarted or frozen.
@@ -187,6 +189,12 @@ impl End {
         let refused = |codes: &[RefuseCode]| matches!(self, Self::Refused(refuse) if codes.contains(&refuse.code));
         let told = |wanted| matches!(self, Self::Failed(Failure::RefusedByPeer(refuse)) if refuse.code == wanted);
         let is_right = match excuse {
+            // Whichever end reads it says so, if the other one still hears.
+            Excuse::Flipped => {
+                matches!(self, Self::Failed(Failure::Frame(_) | Failure::Ended(_)))
+                    || refused(&[RefuseCode::Protocol])
+                    || told(RefuseCode::Protocol)
+            }
             Excuse::Busy => refused(&[RefuseCode::Busy]),
             Excuse::Claim => refused(&[RefuseCode::StaleClaim]),
             Excuse::Identity => matches!(self, Self::Failed(Failure::Identity(_))) || told(RefuseCode::Identity),

@@ -39,8 +39,8 @@ pub(crate) struct Decoder {
     pub(crate) ledger_entries_max: usize,
     /// Its ledger takes no more, or never did.
     pub(crate) is_ledger_spoilt: bool,
-    /// The ledger was told to forget what expires up to then.
-    pub(crate) forgotten_unix_ms: u64,
+    /// The ledger was told to forget what expires up to then, and has done so up to the second one.
+    pub(crate) forgotten_unix_ms: (u64, u64),
     pub(crate) store: Store,
     pub(crate) waiting: Vec<Job>,
     peers: Vec<Peer>,
@@ -96,7 +96,7 @@ impl Decoder {
             ledger: None,
             ledger_entries_max: context.random.usize(4..24),
             is_ledger_spoilt: false,
-            forgotten_unix_ms: 0,
+            forgotten_unix_ms: (0, 0),
             store: Store::default(),
             waiting: Vec::new(),
             peers: vec![Peer::default(); producers],

@@ -2,6 +2,7 @@
 
 use muser_wire::{FrameKind, Limits};
 
+use crate::attempt::Excuse;
 use crate::context::Context;
 use crate::coverage::Mark;
 use crate::frame::{Frame, Place};
@@ -114,7 +115,7 @@ impl What {
             13 => Self::Drop,
             14 => Self::Exchange,
             15 => Self::Late(random.u64(1..900)),
-            16 => Self::Insert(Inserted::Pings(random.u32(1..60))),
+            16 => Self::Insert(Inserted::Pings(random.u32(1..200))),
             17 => Self::Insert([Inserted::LengthTooLarge, Inserted::Noise][random.usize(0..2)].clone()),
             18 => Self::Insert(Inserted::Strange),
             19 => Self::Insert(Inserted::OfAnotherHandoff),
@@ -122,6 +123,11 @@ impl What {
             21 => Self::Empty,
             _ => Self::Forge(Place::InBody),
         }
+    }
+
+    /// What may fail because of it.
+    pub(crate) fn excuse(&self) -> Excuse {
+        if matches!(self, Self::Flip(_)) { Excuse::Flipped } else { Excuse::Network }
     }
 
     /// Counts it.

@@ -160,6 +160,7 @@ impl World {
         let id = 10 + u32::try_from(index).unwrap_or(0);
         let decoder = &mut self.decoders[index];
         decoder.disk = Disk::default();
+        decoder.forgotten_unix_ms = (0, 0);
         decoder.keys = KeyTable::default();
         decoder.keys.set(id, KeyState::Active);
         decoder.open_ledger(&mut self.context)

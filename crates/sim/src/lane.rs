@@ -138,14 +138,17 @@ impl Lane {
             if let Some(asked) = end.attempt.as_ref().and_then(|attempt| attempt.asked.as_ref()) {
                 late("receiver", asked.due_ms.max(awake_ms), slack_ms)?;
             }
-            large("receiver", end.machine.output().len(), RECEIVER_BYTES_MAX)?;
+            large("receiver", end.machine.buffer_bytes(), RECEIVER_BYTES_MAX)?;
         }
         if let (Some(end), Some(awake_ms)) = (&self.sender, sender) {
             if let Some(work) = &end.work {
                 let limit_ms = context.stall_limit_ms + slack_ms;
                 late("sender", (work.began_ms + work.expires_in_ms()).max(awake_ms), limit_ms)?;
             }
-            large("sender", end.machine.output().len(), sender_bytes_max(end))?;
+            if !end.machine.output().is_empty() && !end.machine.is_closed() && end.work.is_some() {
+                late("sender", end.moved_ms.max(awake_ms), context.stall_limit_ms + slack_ms)?;
+            }
+            large("sender", end.machine.buffer_bytes(), sender_bytes_max(end))?;
         }
         Ok(())
     }
@@ -167,10 +170,8 @@ impl Lane {
         }
     }
 
-    fn suffer(&mut self, broken: Option<Broken>, struck: bool, context: &mut Context) {
-        if struck {
-            self.excuses.insert(Excuse::Network);
-        }
+    fn suffer(&mut self, broken: Option<Broken>, struck: Option<Excuse>, context: &mut Context) {
+        self.excuses.extend(struck);
         match broken {
             None => {}
             // The other direction ends as well, somewhere; this one ended where the fault says.
@@ -193,10 +194,10 @@ fn some_of(output: &[u8], pipe: &Pipe, context: &mut Context) -> usize {
     if most > 1 && context.once_in(4) { context.random.usize(1..=most) } else { most }
 }
 
-/// A request, and what is said besides.
-const RECEIVER_BYTES_MAX: usize = 8 << 10;
+/// A frame of pages on its way in; a request and what is said besides on its way out.
+const RECEIVER_BYTES_MAX: usize = 16 << 10;
 
-/// The backlog, a frame above it, and what is said besides.
+/// Twice the backlog with a frame above it, for a buffer grows by doubling, and what is said besides.
 fn sender_bytes_max(end: &SenderEnd) -> usize {
-    BACKLOG_BYTES_MAX + end.machine.frame_bytes_max() as usize + RECEIVER_BYTES_MAX
+    2 * (BACKLOG_BYTES_MAX + end.machine.frame_bytes_max() as usize) + (8 << 10)
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::attempt::Excuse;
 use crate::context::Context;
 use crate::fault::{Direction, Fault, Ways, What};
 use crate::frame::Frame;
@@ -69,10 +70,10 @@ impl Pipe {
         if self.staging.is_empty() { room } else { room.max(64) }
     }
 
-    /// Takes bytes from the writer. Whether a fault struck is in the second value.
-    pub(crate) fn write(&mut self, bytes: &[u8], context: &mut Context) -> (Option<Broken>, bool) {
+    /// Takes bytes from the writer. If a fault struck, the second value says what it excuses.
+    pub(crate) fn write(&mut self, bytes: &[u8], context: &mut Context) -> (Option<Broken>, Option<Excuse>) {
         self.on_the_way += bytes.len();
-        let mut struck = false;
+        let mut struck = None;
         if self.over || self.vanishing {
             return (None, struck);
         }
@@ -89,7 +90,7 @@ impl Pipe {
             let fault = self.faults.swap_remove(fault);
             context.say(|| format!("network: {:?} at a {kind:?} frame {:?}", fault.what, self.direction));
             fault.what.mark(self.direction, kind, context);
-            struck = true;
+            struck = struck.max(Some(fault.what.excuse()));
             if let Some(broken) = self.strike(&fault.what, frame, context) {
                 self.staging.clear();
                 return (Some(broken), struck);

@@ -265,8 +265,11 @@ impl Producer {
             let place = work.frames.iter().enumerate().filter(|(_, frame)| sealed(frame)).nth(nth);
             let place = place.map_or(0, |(place, _)| place);
             let (group, range) = work.frames.swap_remove(place);
-            let pages = &work.pages;
-            let sent = end.machine.send_pages(group, range, |layer, page| &pages[&(layer, page)]);
+            let (pages, blank, rows_done) = (&work.pages, vec![0; work.plan.page_bytes() as usize], work.rows_done);
+            // Rows that are not computed yet are no rows.
+            let is_sealed = |page: u32| ((page + 1) * page_rows).min(rows) <= rows_done;
+            let of = |layer, page| if is_sealed(page) { &pages[&(layer, page)][..] } else { &blank[..] };
+            let sent = end.machine.send_pages(group, range, of);
             sent.map_err(|error| Violation::Call { call: "send_pages", error: error.to_string() })?;
         }
         if work.rows_told < work.rows_done && end.machine.wants_more() && context.once_in(3) {

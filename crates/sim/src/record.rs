@@ -106,11 +106,14 @@ impl Decoder {
         let Some(ledger) = &self.ledger else { return };
         match ledger.forget_expired(unix_ms, FORGET_MARGIN_MS) {
             Ok(0) => return,
-            Ok(_) => context.mark(Mark::LedgerForgot),
+            Ok(_) => {
+                context.mark(Mark::LedgerForgot);
+                self.forgotten_unix_ms.1 = self.forgotten_unix_ms.1.max(unix_ms - FORGET_MARGIN_MS);
+            }
             // The disk may have the new ledger all the same.
             Err(_) => self.is_ledger_spoilt = true,
         }
-        self.forgotten_unix_ms = self.forgotten_unix_ms.max(unix_ms - FORGET_MARGIN_MS);
+        self.forgotten_unix_ms.0 = self.forgotten_unix_ms.0.max(unix_ms - FORGET_MARGIN_MS);
     }
 
     /// Asks the ledger, and checks what it says against all that it ever let in.
@@ -127,8 +130,12 @@ impl Decoder {
                 let handoff = (self.index, entry.key_id, entry.nonce);
                 // What expired and was forgotten is refused by its age. The same nonce with another age is another handoff.
                 let before = context.accepted.insert(handoff, entry.expiry_unix_ms);
-                if before.is_some_and(|expiry_unix_ms| expiry_unix_ms > self.forgotten_unix_ms) {
+                if before.is_some_and(|expiry_unix_ms| expiry_unix_ms > self.forgotten_unix_ms.0) {
                     return Err(Violation::AcceptedTwice { decoder: self.index, key_id: entry.key_id });
+                }
+                let (expiry_unix_ms, floor_unix_ms) = (entry.expiry_unix_ms, self.forgotten_unix_ms.1);
+                if expiry_unix_ms <= floor_unix_ms {
+                    return Err(Violation::AcceptedTooOld { decoder: self.index, expiry_unix_ms, floor_unix_ms });
                 }
                 if !self.disk.has_durably(&entry.nonce) {
                     return Err(Violation::RecordNotDurable { decoder: self.index });

@@ -47,6 +47,18 @@ pub enum Violation {
         /// The MAC key.
         key_id: u32,
     },
+    /// The ledger let a handoff in that is older than what it forgot.
+    #[error(
+        "decoder {decoder} accepted a handoff that expires at {expiry_unix_ms} ms, up to {floor_unix_ms} ms are forgotten"
+    )]
+    AcceptedTooOld {
+        /// The decoder.
+        decoder: usize,
+        /// The handoff's expiry.
+        expiry_unix_ms: u64,
+        /// The latest expiry that may be forgotten.
+        floor_unix_ms: u64,
+    },
     /// The ledger says a handoff is on record, and a power loss would prove it wrong.
     #[error("decoder {decoder} has a record that a power loss would take away")]
     RecordNotDurable {
