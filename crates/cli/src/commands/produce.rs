@@ -1,19 +1,21 @@
 //! `muser produce`: computes the prompts of other machines of its cluster, until a signal ends it.
 //!
+//! The first signal lets handoffs under way end, for a time; a second one ends the process at once.
 //! Whatever keeps it from serving as it was told ends it with exit code 75, so that a supervisor starts it again.
 
 use std::fmt::Display;
+use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muser_cluster::handoff::{Port, Producer, ProducerNews, ProducerSettings};
+use muser_cluster::lane::Acceptor;
 use muser_cluster::pacing::PacedBy;
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::serve::budget;
+use super::serve::{Signals, budget};
 use crate::cluster_member::{Membership, shape};
 use crate::failure::Failure;
 use crate::model;
@@ -61,34 +63,46 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     let producer =
         Arc::new(Producer::new(host.clone(), shape.clone(), membership.member(&shape).map_err(cannot)?, settings));
     tell(format_args!("muser: producing on {address} as {}", membership.name()));
-    let ended = runtime.block_on(async {
-        let (mut interrupted, mut terminated) =
-            (signal(SignalKind::interrupt()).map_err(cannot)?, signal(SignalKind::terminate()).map_err(cannot)?);
-        let mut watched = host.clone();
-        let stop = async move {
-            tokio::select! {
-                _ = interrupted.recv() => None,
-                _ = terminated.recv() => None,
-                failure = engine_failure(&mut watched) => Some(failure),
-            }
-        };
-        let (said, heard) = tokio::sync::oneshot::channel();
-        let stopping = async move {
-            // Nobody hears it only if the server is gone already.
-            let _ = said.send(stop.await);
-        };
-        producer.serve(port, acceptor, stopping, tell_of).await;
-        match heard.await {
-            Ok(Some(failure)) => Err(cannot(failure)),
-            Ok(None) | Err(_) => Ok(()),
-        }
-    });
+    let drain = Duration::from_secs(args.drain_seconds.into());
+    let ended = runtime.block_on(serve(producer, (port, acceptor), host.clone(), drain));
     host.stop();
     drop(host);
     runtime.shutdown_background();
     // If it has panicked, that was told.
     let _ = engine.join();
     ended
+}
+
+/// Serves until the first signal, and then until the handoffs under way have ended or had their time. A second signal ends
+/// the process.
+async fn serve(
+    producer: Arc<Producer>,
+    (port, acceptor): (Port, Arc<Acceptor>),
+    mut host: EngineHost,
+    drain: Duration,
+) -> Result<(), Failure> {
+    let mut signals = Signals::new().map_err(cannot)?;
+    let mut failure = None;
+    let stop = async {
+        tokio::select! {
+            _ = signals.next() => {}
+            reason = engine_failure(&mut host) => failure = Some(reason),
+        }
+    };
+    Arc::clone(&producer).serve(port, acceptor, stop, tell_of).await;
+    if let Some(reason) = failure {
+        return Err(cannot(reason));
+    }
+    tell("muser: stopping once the handoffs under way have ended; a second signal stops at once");
+    tokio::select! {
+        () = producer.drained() => Ok(()),
+        () = tokio::time::sleep(drain) => {
+            tell(format_args!("muser: handoffs that are given up: {}", producer.busy()));
+            Ok(())
+        }
+        code = signals.next() => process::exit(code),
+        reason = engine_failure(&mut host) => Err(cannot(reason)),
+    }
 }
 
 /// A line about what happened, and another one if the pace was not kept.

@@ -32,6 +32,9 @@ pub struct ProduceArgs {
     /// How long a decoder may be silent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub stall_seconds: NonZeroU32,
+    /// How long handoffs under way may take to end after a signal, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain_seconds: u32,
     /// Rate to send with at most, over all decoders, in Gbit/s [default: as fast as it goes].
     #[arg(long, value_name = "GBIT_PER_S", value_parser = bytes_per_s)]
     pub pace: Option<NonZeroU64>,

@@ -9,6 +9,7 @@ mod bench;
 mod chat;
 mod cluster;
 mod config;
+mod draining;
 mod handoff_clients;
 mod handoff_strangers;
 mod handoff_trouble;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,8 @@ pub struct Producer {
     compression: Mutex<Compression>,
     handoffs: Arc<Semaphore>,
     lanes: Arc<Semaphore>,
+    /// No more handoffs are begun.
+    stopping: AtomicBool,
 }
 
 impl Producer {
@@ -93,10 +96,22 @@ impl Producer {
         let lanes = Arc::new(Semaphore::new(settings.lanes_max));
         let pace = settings.pace.map(|(bytes_per_s, by)| Pace::new(bytes_per_s, by));
         let (clock, compression) = (Clock::start(), Mutex::new(Compression::new(settings.compress)));
-        Self { host, shape, member, settings, clock, pace, compression, handoffs, lanes }
+        Self {
+            host,
+            shape,
+            member,
+            settings,
+            clock,
+            pace,
+            compression,
+            handoffs,
+            lanes,
+            stopping: AtomicBool::new(false),
+        }
     }
 
-    /// Takes lanes until `stop` ends; those that are open end with the runtime. `tell` hears what happens.
+    /// Takes lanes until `stop` ends. From then on requests are refused; handoffs under way go on, see [`Self::drained`],
+    /// and lanes that are open end with the runtime. `tell` hears what happens.
     pub async fn serve(
         self: Arc<Self>,
         port: Port,
@@ -109,7 +124,10 @@ impl Producer {
         let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let accepted = tokio::select! {
-                () = &mut stop => return,
+                () = &mut stop => {
+                    self.stopping.store(true, Ordering::SeqCst);
+                    return;
+                }
                 accepted = port.0.accept() => accepted,
             };
             // A connection that failed before it began is nobody's loss.
@@ -137,6 +155,12 @@ impl Producer {
             });
             handshakes.push_back(handshake.abort_handle());
         }
+    }
+
+    /// Waits until no handoff is under way.
+    pub async fn drained(&self) {
+        // Nobody closes the semaphore.
+        let _ = self.handoffs.acquire_many(self.settings.concurrent_max).await;
     }
 
     /// Handoffs that are under way.
@@ -200,6 +224,10 @@ impl Producer {
         let Ok(permit) = Arc::clone(&self.handoffs).try_acquire_owned() else {
             return refuse(RefuseCode::Busy, format!("{} handoffs are under way", self.settings.concurrent_max));
         };
+        // Looked at with the permit in hand: either this is seen, or the handoff is waited for.
+        if self.stopping.load(Ordering::SeqCst) {
+            return refuse(RefuseCode::ShuttingDown, "the producer is about to end".into());
+        }
         let Ok(nonce) = random::bytes() else {
             return refuse(RefuseCode::Internal, "no random bytes".into());
         };

@@ -197,8 +197,10 @@ impl<'a> Session<'a> {
                 }
             },
             SenderEvent::Installed(_) => {
-                let report = self.work.take().and_then(|work| self.report(&work));
-                report.into_iter().for_each(|report| (self.tell)(ProducerNews::Sent(report)));
+                if let Some(work) = self.work.take() {
+                    // Told before the work is dropped, which lets a producer that ends go.
+                    self.report(&work).into_iter().for_each(|report| (self.tell)(ProducerNews::Sent(report)));
+                }
             }
             SenderEvent::Cancelled(_) | SenderEvent::Failed(_) => self.work = None,
             SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}

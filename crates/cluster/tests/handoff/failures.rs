@@ -83,6 +83,45 @@ fn a_producer_that_dies_is_noticed_and_one_that_comes_back_is_used_again() {
 }
 
 #[test]
+fn a_producer_that_is_about_to_end_lets_handoffs_end_and_begins_none() {
+    run(async {
+        let cluster = Cluster::new();
+        let mut producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine(KvLayout::Q8);
+        let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+        let isolated = PrefixReuse::Isolate;
+        // Two lanes are open then.
+        let (first, second) = (random_tokens(1, 1500), random_tokens(2, 1500));
+        let both = tokio::join!(
+            answer_remotely(&decoder, &remote, &first, isolated),
+            answer_remotely(&decoder, &remote, &second, isolated)
+        );
+        both.0.unwrap();
+        both.1.unwrap();
+        wait_until("both are over", || producing.producer.busy() == 0).await;
+        let prompt = random_tokens(3, 1800);
+        let under_way = answer_remotely(&decoder, &remote, &prompt, isolated);
+        let ending = async {
+            wait_until("the producer computes", || producing.producer.busy() == 1).await;
+            drop(producing.stop.take());
+            wait_until("it takes no lanes", || std::net::TcpStream::connect(producing.address).is_err()).await;
+            let busy = producing.producer.busy();
+            let refused = answer_remotely(&decoder, &remote, &first, isolated).await.unwrap_err();
+            producing.producer.drained().await;
+            (busy, refused)
+        };
+        let (ended, (busy, refused)) = tokio::join!(under_way, ending);
+        assert_eq!(busy, 1, "the handoff ended too soon for this to show anything");
+        assert!(
+            matches!(&refused, BringError::Refused(refuse) if refuse.code == RefuseCode::ShuttingDown),
+            "{refused}"
+        );
+        ended.unwrap();
+        assert_eq!(producing.producer.busy(), 0);
+    });
+}
+
+#[test]
 fn a_producer_that_is_busy_for_longer_than_the_stall_limit_is_not_taken_for_dead() {
     run(async {
         let cluster = Cluster::new();
