@@ -7,7 +7,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, DetachedCache, InstallError, PAGE_ROWS, PageName, PagePool, PageSet, SequenceCache};
+use muser_kv::{
+    CacheSpec, DetachedCache, ExportError, ExportedPage, InstallError, PAGE_ROWS, PageName, PagePool, PageSet,
+    SequenceCache,
+};
 
 use super::Engine;
 use super::audit::Beginning;
@@ -131,6 +134,16 @@ impl Installed {
 
     pub(super) fn cache(&self) -> &SequenceCache {
         &self.cache
+    }
+}
+
+impl Installed {
+    /// A page of what was installed, in canonical form: for whoever compares it before it becomes a sequence.
+    ///
+    /// # Errors
+    /// [`ExportError::NotHeld`].
+    pub fn page(&self, layer: usize, page: usize) -> Result<ExportedPage<'_>, ExportError> {
+        self.cache.export_page(layer, page)
     }
 }
 
