@@ -25,6 +25,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::identity::{NodeFacts, NodeId, NodeIdentity, Revocations, Role};
 
+pub(crate) use config::time_by;
 pub use config::{PROTOCOL, SetupError, UnixClock};
 pub use refusal::{LaneError, PeerRefusal, Refusal};
 

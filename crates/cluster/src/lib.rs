@@ -5,7 +5,7 @@
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
 //! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
 //! - `handoff` brings pages from the engine of one node to that of another.
-//! - `enrol` is the ticket that lets a new node in once.
+//! - `enrol` lets a new node in over the network, once, by a ticket, and tests it.
 //! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
 //! - `policy` chooses who computes a prompt, by measured rates.
 //! - `quarantine` lists producers that sent something wrong, and are not asked any more.

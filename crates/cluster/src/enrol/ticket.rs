@@ -200,6 +200,11 @@ impl Ticket {
 }
 
 impl IssuedTicket {
+    /// The first second in which it is refused.
+    pub fn expiry_unix_s(&self) -> u64 {
+        self.expiry_unix_s
+    }
+
     /// Lets the holder of the secret in, once. The comparison takes the same time for every wrong secret.
     ///
     /// # Errors

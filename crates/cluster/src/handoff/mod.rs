@@ -88,6 +88,16 @@ impl Shape {
         Ok(Self { groups: layer_groups(&is_local), spec, identity })
     }
 
+    /// The shape of the caches.
+    pub fn spec(&self) -> &CacheSpec {
+        &self.spec
+    }
+
+    /// What both ends of a handoff must have in common.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// The digest that page names start from.
     fn name_identity(&self) -> [u8; 32] {
         self.identity.digest().0

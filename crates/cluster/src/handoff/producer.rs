@@ -50,7 +50,7 @@ pub struct ProducerSettings {
 
 /// An address that is listened on, before there is anything to serve.
 #[derive(Debug)]
-pub struct Port(TcpListener);
+pub struct Port(pub(crate) TcpListener);
 
 impl Port {
     /// Takes the address; port 0 is any that is free.

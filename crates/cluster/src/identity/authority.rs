@@ -15,7 +15,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use zeroize::Zeroizing;
 
 use super::facts::{NodeId, NodeName, Roles, uri_of};
@@ -35,6 +35,9 @@ const AUTHORITY_LIFETIME_S: u64 = 10 * 366 * 24 * 3600;
 const NOW_MAX_S: u64 = 221_845_392_000;
 /// Every node's certificate carries this name, so that handshakes need no DNS. It says nothing about which node it is.
 pub(crate) const COMMON_SERVER_NAME: &str = "node.muser.internal";
+
+/// What the certificate of an enrolling node is for. No node's own certificate carries it, so no node can pose as the CA.
+pub(crate) const ENROLLING_SERVER_NAME: &str = "enrolling.muser.internal";
 
 /// The CA with its key. Printing it shows the cluster's id only.
 pub struct ClusterAuthority {
@@ -146,6 +149,28 @@ impl ClusterAuthority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         Ok(params.signed_by(&request.public_key, &self.issuer).map_err(AuthorityError::Making)?.pem())
+    }
+
+    /// A chain and a key that prove to a new node that this CA is here, for `lifetime_s` from now. The certificate names no
+    /// node, so no lane takes it.
+    pub(crate) fn enrolling(
+        &self,
+        lifetime_s: u64,
+        now_unix_s: u64,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), AuthorityError> {
+        if !(1..=LIFETIME_MAX_S).contains(&lifetime_s) {
+            return Err(AuthorityError::BadLifetime { lifetime_s });
+        }
+        let mut params = params(now_unix_s, lifetime_s, "muser enrolment".into())?;
+        let making = |_| AuthorityError::Making(rcgen::Error::CouldNotParseCertificate);
+        params.subject_alt_names = vec![SanType::DnsName(ENROLLING_SERVER_NAME.try_into().map_err(making)?)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let pair = KeyPair::generate().map_err(AuthorityError::Making)?;
+        let certificate = params.signed_by(&pair, &self.issuer).map_err(AuthorityError::Making)?;
+        let key = PrivatePkcs8KeyDer::from(pair.serialize_der()).into();
+        Ok((vec![certificate.der().clone(), self.certificate.clone()], key))
     }
 
     /// Whether this CA signed the certificate that `identity` has, be it still valid or not.

@@ -237,6 +237,13 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
+/// What a certificate in PEM says.
+pub(crate) fn facts_of_pem(text: &str) -> Result<NodeFacts, CertificateError> {
+    let not_a_certificate = CertificateError::NotACertificate { bytes: text.len() };
+    let der = CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| not_a_certificate)?;
+    NodeFacts::of_certificate(&der)
+}
+
 fn certificate_of(path: &Path, text: &str) -> Result<CertificateDer<'static>, IdentityError> {
     CertificateDer::from_pem_slice(text.as_bytes())
         .map_err(|_| IdentityError::Content { path: path.into(), error: AuthorityError::BadCertificate })

@@ -79,7 +79,8 @@ fn refused(error: impl fmt::Display) -> SetupError {
 /// Our clock in the library's form.
 struct Clock(UnixClock);
 
-fn time_by(clock: &UnixClock) -> Arc<dyn TimeProvider> {
+/// A clock as TLS wants it.
+pub(crate) fn time_by(clock: &UnixClock) -> Arc<dyn TimeProvider> {
     Arc::new(Clock(clock.clone()))
 }
 

@@ -26,7 +26,7 @@ use muser_weights::gguf::ModelFiles;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
 
-static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
+pub static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
 pub const CONTEXT: usize = 2048;
 
@@ -64,10 +64,23 @@ pub fn machine(kv: KvLayout) -> Machine {
 
 /// A machine with the model of a file, and other settings of its engine than the usual ones.
 pub fn machine_with(file: Vec<u8>, kv: KvLayout, change: impl FnOnce(&mut EngineSettings)) -> Machine {
-    let files = Arc::new(ModelFiles::from_bytes(file).unwrap());
-    let digest = FileDigest::compute(&files).unwrap();
+    let files = files(file);
+    machine_that_claims(&FileDigest::compute(&files).unwrap(), files, kv, change)
+}
+
+pub fn files(bytes: Vec<u8>) -> Arc<ModelFiles> {
+    Arc::new(ModelFiles::from_bytes(bytes).unwrap())
+}
+
+/// A machine with a model that takes it for the one with this digest.
+pub fn machine_that_claims(
+    digest: &FileDigest,
+    files: Arc<ModelFiles>,
+    kv: KvLayout,
+    change: impl FnOnce(&mut EngineSettings),
+) -> Machine {
     let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
-    let identity = Identity::new(&digest, model.config(), kv);
+    let identity = Identity::new(digest, model.config(), kv);
     let spec = model.cache_spec(kv, CONTEXT).unwrap();
     let rows = NonZeroUsize::new(256).unwrap();
     let executor = Executor::new(model, Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();

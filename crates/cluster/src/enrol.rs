@@ -1,0 +1,53 @@
+//! Enrolment: how a new node is let into a cluster over the network, once, and tested before it is kept.
+//!
+//! The node with the CA issues a *ticket*, which a person carries to the new node. That connects, makes sure that the other
+//! end has the CA's key, and only then shows the ticket's secret. It makes its own private key, which never leaves it, and
+//! gets a certificate, the MAC keys and the deny-list. Then both, now members of one cluster, open lanes as they will later:
+//! they test the link in both directions and bring a qualification prompt by a handoff, which must have the bits of a local
+//! prefill. If anything fails, the certificate is revoked and the new node keeps nothing.
+//!
+//! - `ticket` is the text that a person carries; `tls` how the two ends know each other before there is a certificate.
+//! - `frame` and `message` are what they say, `report` what they find out, `channel` moves it within time limits.
+//! - `issuer` and `applicant` are the two sides; `party` is what they have in common, `probe` and `qualify` are the tests.
+//! - `failure` names every way in which it ends badly.
+
+mod applicant;
+mod channel;
+mod failure;
+mod frame;
+mod issuer;
+mod message;
+mod party;
+mod probe;
+mod qualify;
+mod report;
+mod ticket;
+mod tls;
+
+use crate::handoff::Address;
+
+pub use applicant::Applicant;
+pub use failure::EnrolError;
+pub use frame::{FrameError, HEADER_BYTES, Kind, parse_header};
+pub use issuer::{Enrolled, Issuer, IssuerSettings, Progress};
+pub use message::{Apply, Grant, Message, RefuseCode};
+pub use party::Limits;
+pub use qualify::Machine;
+pub use report::{Difference, LinkReport, Qualification, Rates, Round};
+pub use ticket::{IssueError, IssuedTicket, RedeemError, Ticket, TicketTextError};
+pub use tls::PROTOCOL;
+
+/// The address by which other machines most likely reach one that listens at `listen`: that itself, or, where it is any of
+/// this machine's, the one that packets to elsewhere leave from. None is sent.
+///
+/// # Errors
+/// If there is no way to elsewhere.
+pub async fn advertised(listen: Address) -> std::io::Result<Address> {
+    if !listen.ip().is_unspecified() {
+        return Ok(listen);
+    }
+    // An address that is nobody's: it has to be routed, not reached.
+    let socket = tokio::net::UdpSocket::bind(("0.0.0.0", 0)).await?;
+    socket.connect(("192.0.2.1", 9)).await?;
+    Ok(Address::new(socket.local_addr()?.ip(), listen.port()))
+}

@@ -1,0 +1,160 @@
+//! The side of the new node: makes its own key, shows the ticket, and keeps its folder if everything is good.
+
+use std::sync::Arc;
+
+use muser_model::Component;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use zeroize::Zeroizing;
+
+use super::channel::Channel;
+use super::failure::EnrolError;
+use super::frame::Kind;
+use super::issuer::{Enrolled, Progress, directions, good};
+use super::message::{Apply, Grant, Message};
+use super::party::{Limits, Link, Party};
+use super::qualify::Machine;
+use super::ticket::Ticket;
+use super::tls;
+use crate::handoff::{Address, Port};
+use crate::identity::{ClusterFolder, NodeId, NodeKey, NodeName, Roles, cluster_id};
+use crate::keys::KeyRing;
+use crate::lane::UnixClock;
+
+/// A node that wants to be let in.
+pub struct Applicant<'a> {
+    /// Where its folder is being made; there is nothing in it yet.
+    pub folder: &'a ClusterFolder,
+    /// Its engine.
+    pub machine: &'a Machine,
+    /// What it wants to be called.
+    pub name: NodeName,
+    /// Where it computes for others, if it is granted that.
+    pub port: Port,
+    /// How long everything may take.
+    pub limits: Limits,
+    /// Seconds since 1970.
+    pub clock: UnixClock,
+}
+
+type Connection = Channel<TlsStream<TcpStream>>;
+
+impl Applicant<'_> {
+    /// Shows the ticket, is tested, and lets `keep` make the folder whole once everything was good. `told` hears what happens
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`EnrolError`]; whatever is in the folder is of no use then.
+    pub async fn apply(
+        self,
+        ticket: &Ticket,
+        told: &(dyn Fn(Progress<'_>) + Sync),
+        keep: impl FnOnce(&Enrolled) -> Result<(), String>,
+    ) -> Result<Enrolled, EnrolError> {
+        let (mut channel, address) = connect(ticket, self.limits, &self.clock).await?;
+        match self.join(&mut channel, ticket, address, told, keep).await {
+            Ok(enrolled) => {
+                channel.linger().await;
+                Ok(enrolled)
+            }
+            Err(error) => {
+                channel.refuse(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn join(
+        self,
+        channel: &mut Connection,
+        ticket: &Ticket,
+        issuer_address: Address,
+        told: &(dyn Fn(Progress<'_>) + Sync),
+        keep: impl FnOnce(&Enrolled) -> Result<(), String>,
+    ) -> Result<Enrolled, EnrolError> {
+        let Self { folder, machine, name, port, limits, clock } = self;
+        let listen = port.address().map_err(EnrolError::Io)?;
+        let key = NodeKey::generate()?;
+        folder.save_node_key(&key)?;
+        let identity = Component::ALL.map(|component| machine.shape.identity().component(component).0);
+        let secret = Zeroizing::new(*ticket.secret());
+        let (name, request) = (name.to_string(), key.request()?);
+        channel.send(&Message::Apply(Apply { secret, identity, name, listen: Some(listen), request })).await?;
+        let (issuer, issuer_roles) = match channel.receive(Kind::Grant).await? {
+            Message::Grant(grant) => fill(folder, ticket, &grant)?,
+            other => return Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Grant }),
+        };
+        let identity = folder.load_identity()?;
+        let node = identity.facts().clone();
+        told(Progress::LetIn(&node));
+        channel.send(&Message::Joined).await?;
+        let party = Party { folder, identity, machine, limits, clock };
+        let (by_node, by_issuer) = directions(issuer_roles, node.roles);
+        let (mut link, mut reports) = (None, (None, None));
+        if by_node {
+            let reported = channel.receive_within(Kind::Report, limits.qualification);
+            match party.produce(issuer, port, Link::ToTest, reported).await? {
+                Message::Report(found, qualification) => {
+                    told(Progress::Tested(found.as_ref(), &qualification));
+                    (link, reports.0) = (found, Some(good(qualification)?));
+                }
+                other => return Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Report }),
+            }
+        }
+        if by_issuer {
+            let state = if by_node { Link::Tested } else { Link::ToTest };
+            let (found, qualification) = party.decode(issuer, issuer_address, state).await?;
+            told(Progress::Tested(found.as_ref(), &qualification));
+            channel.send(&Message::Report(found.clone(), qualification)).await?;
+            (link, reports.1) = (link.or(found), Some(good(qualification)?));
+        }
+        channel.receive(Kind::Done).await?;
+        let (link, node_address) = (link.unwrap_or_default(), by_node.then_some(listen));
+        let enrolled = Enrolled { node, issuer_roles, node_address, link, by_node: reports.0, by_issuer: reports.1 };
+        keep(&enrolled).map_err(EnrolError::Keep)?;
+        channel.send(&Message::Kept).await?;
+        Ok(enrolled)
+    }
+}
+
+/// A connection to the cluster of the ticket, and where it was found. Nothing secret was said on it.
+async fn connect(ticket: &Ticket, limits: Limits, clock: &UnixClock) -> Result<(Connection, Address), EnrolError> {
+    let connecting = async {
+        let at = |error| EnrolError::Connect { address: ticket.address.clone(), error };
+        let mut tried = None;
+        for address in lookup_host(&ticket.address).await.map_err(at)? {
+            match TcpStream::connect(address).await {
+                Ok(tcp) => {
+                    tcp.set_nodelay(true).map_err(EnrolError::Io)?;
+                    let connector = TlsConnector::from(Arc::new(tls::client(ticket.cluster_id, clock)?));
+                    let stream = connector.connect(tls::server_name()?, tcp).await.map_err(EnrolError::of_handshake)?;
+                    return match stream.get_ref().1.alpn_protocol() {
+                        Some(tls::PROTOCOL) => Ok((Channel::new(stream, limits.step), address)),
+                        _ => Err(EnrolError::NotEnrolling),
+                    };
+                }
+                Err(error) => tried = Some(error),
+            }
+        }
+        Err(at(tried.unwrap_or_else(|| std::io::ErrorKind::NotFound.into())))
+    };
+    let late = EnrolError::TooSlow { what: "a connection", limit: limits.step };
+    timeout(limits.step, connecting).await.unwrap_or(Err(late))
+}
+
+/// Writes what was granted; who granted it, and what that may do.
+fn fill(folder: &ClusterFolder, ticket: &Ticket, grant: &Grant) -> Result<(NodeId, Roles), EnrolError> {
+    let authority = CertificateDer::from_pem_slice(grant.authority.as_bytes()).map_err(|_| EnrolError::OtherCluster)?;
+    if cluster_id(&authority) != ticket.cluster_id {
+        return Err(EnrolError::OtherCluster);
+    }
+    folder.join(&grant.authority, &KeyRing::from_text(&grant.keys)?)?;
+    folder.save_node_certificate(&grant.certificate)?;
+    let revocations = folder.load_revocations()?;
+    grant.revoked.iter().try_for_each(|(revoked, since_unix_s)| revocations.revoke(*revoked, *since_unix_s))?;
+    Ok((grant.issuer, grant.issuer_roles))
+}

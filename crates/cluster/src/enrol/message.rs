@@ -1,0 +1,383 @@
+//! What the two ends of an enrolment say, and the byte tables of it.
+//!
+//! `Joined`, `Done` and `Kept` have no body. `Bulk` is any bytes. The others:
+//!
+//! | kind       | at  | field         | meaning                                                             |
+//! |------------|-----|---------------|---------------------------------------------------------------------|
+//! | `Apply`    | 0   | secret        | 32 bytes, of the ticket                                             |
+//! |            | 32  | identity      | five digests of 32 bytes: tensors, tokenizer, configuration, arithmetic, KV layout |
+//! |            | 192 | name          | `u8` of length, then as many of text                                |
+//! |            |     | listen        | `u8` of length, then as many of text: `address:port`; 0 for none    |
+//! |            |     | request       | `u16` of length, then as many of text: the request for a certificate, PEM |
+//! | `Grant`    | 0   | issuer        | 32 bytes, the node id of who grants                                 |
+//! |            | 32  | issuer roles  | `u8`, 1 decoder, 2 producer, 3 both                                 |
+//! |            | 33  | authority     | `u32` of length, then as many of text: the CA's certificate, PEM    |
+//! |            |     | certificate   | likewise: the new node's                                            |
+//! |            |     | keys          | likewise: the MAC keys, see [`crate::keys`]                         |
+//! |            |     | revoked       | `u32` of count, then for each a `u8` (0 node, 1 serial), 32 or 16 bytes, and `u64` seconds since 1970 |
+//! | `Report`   | 0   | link          | `u8`, 1 if there is a link report: see [`LinkReport`], else 0       |
+//! |            |     | qualification | see [`Qualification`]                                               |
+//! | `Refuse`   | 0   | code          | `u8`, see [`RefuseCode`]                                            |
+//! |            | 1   | detail        | `u16` of length, then as many of text                               |
+//! | `Ping`, `Pong` | 0 | number      | `u64`                                                               |
+//! | `AskBulk`  | 0   | bytes_max     | `u64`, no more is sent                                              |
+//! |            | 8   | time_max_ms   | `u32`, for no longer                                                |
+//! | `BulkEnd`, `BulkSeen` | 0 | bytes | `u64`, sent or seen                                               |
+//! | `BulkSent` | 0   | round         | 24 bytes, see [`Round`]                                             |
+
+use zeroize::Zeroizing;
+
+use super::frame::{Fields, FrameError, HEADER_BYTES, Kind, header_of};
+use super::report::{LinkReport, Qualification, Round};
+use crate::handoff::Address;
+use crate::identity::{NodeId, Revoked, Roles, Serial};
+
+/// Longest detail of a refusal, in bytes; longer ones are cut.
+const DETAIL_BYTES_MAX: usize = 1024;
+
+/// One message.
+#[derive(Debug, PartialEq)]
+pub enum Message {
+    /// A new node asks to be let in.
+    Apply(Apply),
+    /// It is let in.
+    Grant(Grant),
+    /// It is ready to be tested.
+    Joined,
+    /// What a test found.
+    Report(Option<LinkReport>, Qualification),
+    /// The folder may be kept.
+    Done,
+    /// It is kept.
+    Kept,
+    /// The end, and why.
+    Refuse(RefuseCode, String),
+    /// Asks for a pong of the same number.
+    Ping(u64),
+    /// Answers.
+    Pong(u64),
+    /// Asks for bytes.
+    AskBulk {
+        /// No more are sent.
+        bytes_max: u64,
+        /// For no longer.
+        time_max_ms: u32,
+    },
+    /// Bytes of no meaning.
+    Bulk(Vec<u8>),
+    /// All were sent.
+    BulkEnd(u64),
+    /// As many have come.
+    BulkSeen(u64),
+    /// How long it took.
+    BulkSent(Round),
+}
+
+/// A new node's wish.
+#[derive(PartialEq)]
+pub struct Apply {
+    /// Of the ticket.
+    pub secret: Zeroizing<[u8; 32]>,
+    /// Of its model and layout.
+    pub identity: [[u8; 32]; 5],
+    /// What it wants to be called.
+    pub name: String,
+    /// Where it will produce.
+    pub listen: Option<Address>,
+    /// Its request for a certificate, PEM.
+    pub request: String,
+}
+
+/// What makes it a node.
+#[derive(PartialEq)]
+pub struct Grant {
+    /// Who grants.
+    pub issuer: NodeId,
+    /// What the issuer may do.
+    pub issuer_roles: Roles,
+    /// The CA's certificate, PEM.
+    pub authority: String,
+    /// The new node's, PEM.
+    pub certificate: String,
+    /// The MAC keys as in their file.
+    pub keys: Zeroizing<String>,
+    /// The deny-list, with seconds since 1970.
+    pub revoked: Vec<(Revoked, u64)>,
+}
+
+/// Why one end gives up, for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefuseCode {
+    /// The secret is not that of the ticket.
+    WrongTicket = 1,
+    /// It let in another node.
+    UsedTicket = 2,
+    /// It is too late.
+    ExpiredTicket = 3,
+    /// The name is none, or the issuer's own.
+    BadName = 4,
+    /// The request for a certificate is none.
+    BadRequest = 5,
+    /// Another model, or another layout.
+    OtherModel = 6,
+    /// A message that makes no sense here.
+    Protocol = 7,
+    /// The link does not work.
+    Link = 8,
+    /// What was brought has other bits.
+    OtherBits = 9,
+    /// A person, or the system, ended it.
+    Stopped = 10,
+    /// Something failed that is no fault of the other end.
+    Internal = 11,
+}
+
+impl RefuseCode {
+    /// Every code.
+    pub const ALL: [Self; 11] = [
+        Self::WrongTicket,
+        Self::UsedTicket,
+        Self::ExpiredTicket,
+        Self::BadName,
+        Self::BadRequest,
+        Self::OtherModel,
+        Self::Protocol,
+        Self::Link,
+        Self::OtherBits,
+        Self::Stopped,
+        Self::Internal,
+    ];
+}
+
+/// Neither shows a secret.
+impl std::fmt::Debug for Apply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Apply").field("name", &self.name).field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grant").field("issuer", &self.issuer).finish_non_exhaustive()
+    }
+}
+
+impl Message {
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Apply(_) => Kind::Apply,
+            Self::Grant(_) => Kind::Grant,
+            Self::Joined => Kind::Joined,
+            Self::Report(..) => Kind::Report,
+            Self::Done => Kind::Done,
+            Self::Kept => Kind::Kept,
+            Self::Refuse(..) => Kind::Refuse,
+            Self::Ping(_) => Kind::Ping,
+            Self::Pong(_) => Kind::Pong,
+            Self::AskBulk { .. } => Kind::AskBulk,
+            Self::Bulk(_) => Kind::Bulk,
+            Self::BulkEnd(_) => Kind::BulkEnd,
+            Self::BulkSeen(_) => Kind::BulkSeen,
+            Self::BulkSent(_) => Kind::BulkSent,
+        }
+    }
+
+    /// The whole frame.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`] or [`FrameError::Value`] if it holds more than can be said: a text too long, a list too
+    /// long.
+    pub fn frame(&self) -> Result<Zeroizing<Vec<u8>>, FrameError> {
+        let kind = self.kind();
+        let mut out = Zeroizing::new(vec![0; HEADER_BYTES]);
+        self.put_body(&mut out).map_err(|field| FrameError::Value { kind, field })?;
+        let (body_bytes, most) = (u32::try_from(out.len() - HEADER_BYTES).unwrap_or(u32::MAX), kind.body_bytes_max());
+        if body_bytes > most {
+            return Err(FrameError::TooLong { kind, bytes: body_bytes, most });
+        }
+        out[..HEADER_BYTES].copy_from_slice(&header_of(kind, body_bytes));
+        Ok(out)
+    }
+
+    /// The name of the field that cannot be said is the error.
+    fn put_body(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        match self {
+            Self::Apply(apply) => apply.put(out)?,
+            Self::Grant(grant) => grant.put(out)?,
+            Self::Joined | Self::Done | Self::Kept => {}
+            Self::Report(link, qualification) => {
+                out.push(link.is_some().into());
+                if let Some(link) = link {
+                    link.put(out)?;
+                }
+                qualification.put(out);
+            }
+            Self::Refuse(code, detail) => {
+                out.push(*code as u8);
+                let whole = (0..=DETAIL_BYTES_MAX.min(detail.len())).rev().find(|end| detail.is_char_boundary(*end));
+                put_text16(out, &detail[..whole.unwrap_or(0)], "detail")?;
+            }
+            Self::Ping(number) | Self::Pong(number) | Self::BulkEnd(number) | Self::BulkSeen(number) => {
+                out.extend(number.to_le_bytes());
+            }
+            Self::AskBulk { bytes_max, time_max_ms } => {
+                out.extend(bytes_max.to_le_bytes());
+                out.extend(time_max_ms.to_le_bytes());
+            }
+            Self::Bulk(bytes) => out.extend(bytes),
+            Self::BulkSent(round) => round.put(out),
+        }
+        Ok(())
+    }
+
+    /// The message in the body of a frame of this kind.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn decode(kind: Kind, body: &[u8]) -> Result<Self, FrameError> {
+        let mut fields = Fields::new(kind, body);
+        let message = match kind {
+            Kind::Apply => Self::Apply(Apply::read(&mut fields)?),
+            Kind::Grant => Self::Grant(Grant::read(&mut fields)?),
+            Kind::Joined => Self::Joined,
+            Kind::Report => {
+                let link = match fields.u8()? {
+                    0 => None,
+                    1 => Some(LinkReport::read(&mut fields)?),
+                    _ => return Err(fields.value("link")),
+                };
+                Self::Report(link, Qualification::read(&mut fields)?)
+            }
+            Kind::Done => Self::Done,
+            Kind::Kept => Self::Kept,
+            Kind::Refuse => {
+                let code = fields.u8()?;
+                let code = RefuseCode::ALL.into_iter().find(|known| *known as u8 == code);
+                let code = code.ok_or_else(|| fields.value("code"))?;
+                let count = usize::from(fields.u16()?);
+                if count > DETAIL_BYTES_MAX {
+                    return Err(fields.value("detail"));
+                }
+                Self::Refuse(code, fields.text(count, "detail")?.into())
+            }
+            Kind::Ping => Self::Ping(fields.u64()?),
+            Kind::Pong => Self::Pong(fields.u64()?),
+            Kind::AskBulk => Self::AskBulk { bytes_max: fields.u64()?, time_max_ms: fields.u32()? },
+            Kind::Bulk => Self::Bulk(fields.rest().to_vec()),
+            Kind::BulkEnd => Self::BulkEnd(fields.u64()?),
+            Kind::BulkSeen => Self::BulkSeen(fields.u64()?),
+            Kind::BulkSent => Self::BulkSent(Round::read(&mut fields)?),
+        };
+        fields.finish()?;
+        Ok(message)
+    }
+}
+
+impl Apply {
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        out.extend(*self.secret);
+        out.extend(self.identity.as_flattened());
+        put_text8(out, &self.name, "name")?;
+        let listen = self.listen.map(|address| address.to_string()).unwrap_or_default();
+        put_text8(out, &listen, "listen")?;
+        put_text16(out, &self.request, "request")
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, FrameError> {
+        let secret = Zeroizing::new(fields.array()?);
+        let mut identity = [[0; 32]; 5];
+        for digest in &mut identity {
+            *digest = fields.array()?;
+        }
+        let count = usize::from(fields.u8()?);
+        let name = fields.text(count, "name")?.into();
+        let count = usize::from(fields.u8()?);
+        let listen = match fields.text(count, "listen")? {
+            "" => None,
+            text => {
+                let address: Address = text.parse().map_err(|_| fields.value("listen"))?;
+                // One address, one text.
+                (address.to_string() == text).then_some(Some(address)).ok_or_else(|| fields.value("listen"))?
+            }
+        };
+        let count = usize::from(fields.u16()?);
+        Ok(Self { secret, identity, name, listen, request: fields.text(count, "request")?.into() })
+    }
+}
+
+impl Grant {
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        out.extend(self.issuer.0);
+        out.push(match self.issuer_roles {
+            Roles::Decoder => 1,
+            Roles::Producer => 2,
+            Roles::Both => 3,
+        });
+        for (text, field) in
+            [(self.authority.as_str(), "authority"), (&self.certificate, "certificate"), (&self.keys, "keys")]
+        {
+            out.extend(u32::try_from(text.len()).map_err(|_| field)?.to_le_bytes());
+            out.extend(text.as_bytes());
+        }
+        out.extend(u32::try_from(self.revoked.len()).map_err(|_| "revoked")?.to_le_bytes());
+        for (revoked, since_unix_s) in &self.revoked {
+            match revoked {
+                Revoked::Node(NodeId(id)) => {
+                    out.push(0);
+                    out.extend(id);
+                }
+                Revoked::Serial(Serial(serial)) => {
+                    out.push(1);
+                    out.extend(serial);
+                }
+            }
+            out.extend(since_unix_s.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, FrameError> {
+        let issuer = NodeId(fields.array()?);
+        let issuer_roles = match fields.u8()? {
+            1 => Roles::Decoder,
+            2 => Roles::Producer,
+            3 => Roles::Both,
+            _ => return Err(fields.value("issuer roles")),
+        };
+        let mut text = |field| {
+            let count = fields.u32()?;
+            fields.text(count as usize, field)
+        };
+        let (authority, certificate) = (text("authority")?.into(), text("certificate")?.into());
+        let keys = Zeroizing::new(text("keys")?.into());
+        let count = fields.u32()?;
+        // Grows with what is there, whatever the count says.
+        let mut revoked = Vec::new();
+        for _ in 0..count {
+            let what = match fields.u8()? {
+                0 => Revoked::Node(NodeId(fields.array()?)),
+                1 => Revoked::Serial(Serial(fields.array()?)),
+                _ => return Err(fields.value("revoked")),
+            };
+            revoked.push((what, fields.u64()?));
+        }
+        Ok(Self { issuer, issuer_roles, authority, certificate, keys, revoked })
+    }
+}
+
+fn put_text8(out: &mut Vec<u8>, text: &str, field: &'static str) -> Result<(), &'static str> {
+    out.push(u8::try_from(text.len()).map_err(|_| field)?);
+    out.extend(text.as_bytes());
+    Ok(())
+}
+
+fn put_text16(out: &mut Vec<u8>, text: &str, field: &'static str) -> Result<(), &'static str> {
+    out.extend(u16::try_from(text.len()).map_err(|_| field)?.to_le_bytes());
+    out.extend(text.as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! One end of an enrolment once both have folders: it tests the link and qualifies as the decoder or as the producer.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use super::channel::Channel;
+use super::failure::EnrolError;
+use super::probe;
+use super::qualify::Machine;
+use super::report::{LinkReport, Qualification};
+use crate::handoff::{Address, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings};
+use crate::identity::{ClusterFolder, NodeId, NodeIdentity, Role};
+use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
+use crate::ledger::{FolderStorage, Ledger};
+
+/// Handoffs that a ledger is opened for.
+const LEDGER_ENTRIES: usize = 1 << 16;
+/// A producer that is silent for longer has failed.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
+/// Lanes of an enrolment that are open at once.
+const LANES_MAX: usize = 4;
+
+/// How long the parts of an enrolment may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A handshake, or one message of the protocol.
+    pub step: Duration,
+    /// A qualification, in which both engines compute.
+    pub qualification: Duration,
+    /// Attempts that may fail before the enrolment ends.
+    pub attempts: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { step: Duration::from_secs(20), qualification: Duration::from_secs(3600), attempts: 10 }
+    }
+}
+
+/// Whether the link is still to be tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// It is.
+    ToTest,
+    /// It was.
+    Tested,
+}
+
+/// A node with its folder and its engine.
+pub(super) struct Party<'a> {
+    pub(super) folder: &'a ClusterFolder,
+    pub(super) identity: NodeIdentity,
+    pub(super) machine: &'a Machine,
+    pub(super) limits: Limits,
+    pub(super) clock: UnixClock,
+}
+
+impl Party<'_> {
+    /// Tests the link to the producer at `address`, and a handoff from it.
+    pub(super) async fn decode(
+        &self,
+        peer: NodeId,
+        address: Address,
+        link: Link,
+    ) -> Result<(Option<LinkReport>, Qualification), EnrolError> {
+        let connector = Arc::new(Connector::new(&self.identity, self.lanes()?)?);
+        let wanted = Wanted { role: Role::Producer, id: Some(peer) };
+        let link = match link {
+            Link::Tested => None,
+            Link::ToTest => {
+                let lane = connector.connect(address, wanted).await?;
+                Some(self.lead(lane).await?)
+            }
+        };
+        let storage = FolderStorage::open(&self.folder.ledger());
+        let storage = storage.map_err(|error| EnrolError::Keep(error.to_string()))?;
+        let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES)?);
+        let (expires_in, stall_limit) = (self.limits.qualification, STALL_LIMIT);
+        let settings = RemoteSettings { address, wanted, expires_in, stall_limit };
+        let of_model = (self.machine.shape.clone(), self.member()?);
+        let remote = Remote::new(connector, of_model, ledger, Arc::clone(&self.clock), settings);
+        let (what, limit) = ("the end of the qualification", self.limits.qualification);
+        let qualifying = tokio::time::timeout(limit, self.machine.qualify(&remote)).await;
+        Ok((link, qualifying.unwrap_or(Err(EnrolError::TooSlow { what, limit }))?))
+    }
+
+    /// Answers a decoder's test of the link and its handoffs at `port`, until `tested` ends.
+    pub(super) async fn produce<T>(
+        &self,
+        peer: NodeId,
+        port: Port,
+        link: Link,
+        tested: impl Future<Output = Result<T, EnrolError>>,
+    ) -> Result<T, EnrolError> {
+        let wanted = Wanted { role: Role::Decoder, id: Some(peer) };
+        let acceptor = Arc::new(Acceptor::new(&self.identity, self.lanes()?, wanted)?);
+        let settings = ProducerSettings {
+            concurrent_max: 1,
+            context: u32::try_from(self.machine.prompt_tokens).unwrap_or(u32::MAX),
+            lanes_max: LANES_MAX,
+            stall_limit: STALL_LIMIT,
+        };
+        let (host, shape) = (self.machine.host.clone(), self.machine.shape.clone());
+        let producer = Arc::new(Producer::new(host, shape, self.member()?, settings));
+        let producing = async {
+            if link == Link::ToTest {
+                self.follow(lane_at(&port, &acceptor).await?).await?;
+            }
+            producer.serve(port, acceptor, pending(), |_| ()).await;
+            pending().await
+        };
+        tokio::select! {
+            tested = tested => tested,
+            failed = producing => failed,
+        }
+    }
+
+    fn member(&self) -> Result<Member, EnrolError> {
+        Ok(Member::new(self.identity.facts(), &self.folder.load_keys()?, &self.machine.shape)?)
+    }
+
+    fn lanes(&self) -> Result<LaneSettings, EnrolError> {
+        let revocations = Arc::new(self.folder.load_revocations()?);
+        Ok(LaneSettings { revocations, handshake_timeout: self.limits.step, clock: Arc::clone(&self.clock) })
+    }
+
+    async fn lead(&self, lane: Lane) -> Result<LinkReport, EnrolError> {
+        let mut channel = Channel::new(lane, self.limits.step);
+        let meter = Meter::of(channel.stream.tcp());
+        let report = probe::lead(&mut channel, &|| meter.busy_us()).await?;
+        channel.linger().await;
+        Ok(report)
+    }
+
+    async fn follow(&self, lane: Lane) -> Result<(), EnrolError> {
+        let mut channel = Channel::new(lane, self.limits.step);
+        let meter = Meter::of(channel.stream.tcp());
+        probe::answer(&mut channel, &|| meter.busy_us()).await
+    }
+}
+
+/// The first lane that comes to be: whoever is refused, or breaks off, is nobody's loss.
+async fn lane_at(port: &Port, acceptor: &Acceptor) -> Result<Lane, EnrolError> {
+    loop {
+        if let Ok((tcp, _)) = port.0.accept().await
+            && let Ok(lane) = acceptor.accept(tcp).await
+        {
+            return Ok(lane);
+        }
+    }
+}
+
+/// Asks the kernel about a connection, by a descriptor of its own.
+struct Meter {
+    #[cfg(target_os = "linux")]
+    socket: Option<std::os::fd::OwnedFd>,
+}
+
+#[cfg(target_os = "linux")]
+impl Meter {
+    fn of(tcp: &TcpStream) -> Self {
+        use std::os::fd::AsFd;
+        Self { socket: tcp.as_fd().try_clone_to_owned().ok() }
+    }
+
+    fn busy_us(&self) -> Option<u64> {
+        use std::os::fd::AsFd;
+        crate::socket_options::kernel_times(self.socket.as_ref()?.as_fd()).ok()?.busy_us
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Meter {
+    fn of(_: &TcpStream) -> Self {
+        Self {}
+    }
+
+    fn busy_us(&self) -> Option<u64> {
+        None
+    }
+}
