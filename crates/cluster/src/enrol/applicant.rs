@@ -113,8 +113,8 @@ impl Applicant<'_> {
             (link, reports.1) = (link.or(found), Some(good(qualification)?));
         }
         channel.receive(Kind::Done).await?;
-        let (link, node_address) = (link.unwrap_or_default(), by_node.then_some(listen));
-        let enrolled = Enrolled { node, issuer_roles, node_address, link, by_node: reports.0, by_issuer: reports.1 };
+        let (link, producer) = (link.unwrap_or_default(), by_issuer.then_some(issuer_address));
+        let enrolled = Enrolled { node, issuer_roles, producer, link, by_node: reports.0, by_issuer: reports.1 };
         keep(&enrolled).map_err(EnrolError::Keep)?;
         channel.send(&Message::Kept).await?;
         Ok(enrolled)

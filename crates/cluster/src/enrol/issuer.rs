@@ -17,7 +17,7 @@ use super::frame::Kind;
 use super::message::{Apply, Grant as GrantMessage, Message};
 use super::party::{Limits, Link, Party};
 use super::qualify::Machine;
-use super::report::{LinkReport, Qualification};
+use super::report::{LinkReport, Qualification, Round};
 use super::ticket::{IssueError, IssuedTicket, RedeemError, Ticket};
 use super::tls;
 use crate::handoff::{Address, Port};
@@ -61,8 +61,8 @@ pub struct Enrolled {
     pub node: NodeFacts,
     /// What the enrolling node may do.
     pub issuer_roles: Roles,
-    /// Where the new node computes for the enrolling one, as seen from there.
-    pub node_address: Option<Address>,
+    /// Where the other end computes for this one, if it does.
+    pub producer: Option<Address>,
     /// The link, led by the decoder of the first qualification.
     pub link: LinkReport,
     /// The new node's pages with the enrolling node's, if that decodes them.
@@ -236,8 +236,8 @@ impl<'a> Issuer<'a> {
         told(Progress::LetIn(&node));
         channel.receive(Kind::Joined).await?;
         let (mut link, mut reports) = (None, (None, None));
-        let node_address = apply.listen.filter(|_| by_node).map(|listen| seen_from_here(listen, from));
-        if let Some(address) = node_address {
+        let producer = apply.listen.filter(|_| by_node).map(|listen| seen_from_here(listen, from));
+        if let Some(address) = producer {
             let deciding = party.decode(node.id, address, Link::ToTest);
             let (found, qualification) = door.while_turning_away(ticket, &settings.clock, deciding).await?;
             told(Progress::Tested(found.as_ref(), &qualification));
@@ -259,7 +259,20 @@ impl<'a> Issuer<'a> {
         channel.receive(Kind::Kept).await?;
         signed.serial = None;
         let (link, issuer_roles) = (link.unwrap_or_default(), ours.roles);
-        Ok(Enrolled { node, issuer_roles, node_address, link, by_node: reports.0, by_issuer: reports.1 })
+        Ok(Enrolled { node, issuer_roles, producer, link, by_node: reports.0, by_issuer: reports.1 })
+    }
+}
+
+impl Enrolled {
+    /// What was measured of the way that the new node's pages go.
+    pub fn from_node(&self) -> &[Round] {
+        if self.by_node.is_some() { &self.link.to_decoder } else { &self.link.to_producer }
+    }
+
+    /// What was measured of the way that the enrolling node's pages go.
+    pub fn from_issuer(&self) -> &[Round] {
+        // The link was led by the decoder of the first qualification, which is the enrolling node if that decodes.
+        if self.by_node.is_some() { &self.link.to_producer } else { &self.link.to_decoder }
     }
 }
 

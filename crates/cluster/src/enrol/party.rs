@@ -11,7 +11,7 @@ use super::failure::EnrolError;
 use super::probe;
 use super::qualify::Machine;
 use super::report::{LinkReport, Qualification};
-use crate::handoff::{Address, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings};
+use crate::handoff::{Address, Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings};
 use crate::identity::{ClusterFolder, NodeId, NodeIdentity, Role};
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger};
@@ -102,6 +102,9 @@ impl Party<'_> {
             context: u32::try_from(self.machine.prompt_tokens).unwrap_or(u32::MAX),
             lanes_max: LANES_MAX,
             stall_limit: STALL_LIMIT,
+            // As the link was tested.
+            pace: None,
+            compress: Compress::Never,
         };
         let (host, shape) = (self.machine.host.clone(), self.machine.shape.clone());
         let producer = Arc::new(Producer::new(host, shape, self.member()?, settings));

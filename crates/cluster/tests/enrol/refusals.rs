@@ -39,7 +39,7 @@ fn a_wrong_secret_is_refused_and_leaves_the_ticket_to_its_holder_who_alone_gets_
         };
         let (issued, (b, c)) = tokio::join!(issuer.enrol(kept, &tell), applying);
         let (in_, out) = if b.is_ok() { (b, c) } else { (c, b) };
-        assert_eq!(issued.unwrap(), in_.unwrap().1);
+        assert_eq!(issued.unwrap().node, in_.unwrap().1.node);
         assert_eq!(code(out), (RefuseCode::UsedTicket, RedeemError::Used.to_string()));
         assert_eq!(heard.0.lock().unwrap()[0], format!("refused: {}", RedeemError::Wrong));
         assert_eq!(begun.revoked(), 0);

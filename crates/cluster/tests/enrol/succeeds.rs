@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muser_cluster::enrol::Rates;
+use muser_cluster::enrol::{Enrolled, Progress, Rates};
 use muser_cluster::identity::{ClusterFolder, Revoked, Role, Roles};
 use muser_cluster::lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
 use muser_kernels::attention::KvLayout;
@@ -17,13 +17,16 @@ fn the_new_node_has_its_own_key_and_the_bits_and_rates_were_compared_in_each_dir
         let begun = Begun::new();
         for (name, roles) in [("gpu-box", Roles::Producer), ("laptop", Roles::Decoder), ("tower", Roles::Both)] {
             let issuer = begun.issuer(&ours, settings(roles)).await;
-            let (ticket, kept) = issuer.ticket(&issuer.address().unwrap().to_string()).unwrap();
+            let address = issuer.address().unwrap();
+            let (ticket, kept) = issuer.ticket(&address.to_string()).unwrap();
             let heard = Heard::default();
-            let tell = |progress: muser_cluster::enrol::Progress<'_>| heard.tell(progress);
+            let tell = |progress: Progress<'_>| heard.tell(progress);
             let (issued, applied) = tokio::join!(issuer.enrol(kept, &tell), apply(&begun, &theirs, name, &ticket));
             let (issued, (folder, applied)) = (issued.unwrap(), applied.unwrap());
 
-            assert_eq!(issued, applied, "{name}");
+            assert_eq!(issued.producer.is_some(), roles.contain(Role::Producer), "{name}");
+            assert_eq!(applied.producer, Some(address).filter(|_| roles.contain(Role::Decoder)), "{name}");
+            assert_eq!(Enrolled { producer: applied.producer, ..issued.clone() }, applied, "{name}");
             assert_eq!((issued.node.name.as_str(), issued.node.roles), (name, roles));
             assert_eq!(issued.by_node.is_some(), roles.contain(Role::Producer), "{name}");
             assert_eq!(issued.by_issuer.is_some(), roles.contain(Role::Decoder), "{name}");
