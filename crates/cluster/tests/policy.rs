@@ -6,7 +6,12 @@ use std::ops::Range;
 use muser_cluster::identity::NodeId;
 use muser_cluster::policy::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Trial, Verdict};
 
-const BYTES_A_POSITION: u64 = 36_864;
+/// Muse Glimmer 30B's rows in f16: 13 layers of all positions, 39 of the last 2048.
+fn bytes(range: &Range<u64>) -> u64 {
+    let positions = range.end - range.start;
+    1024 * (13 * positions + 39 * positions.min(2048))
+}
+
 const MODEL: [u8; 32] = [9; 32];
 
 /// A machine: positions a second at depth 0, how much slower it gets with depth, its wire and its fixed cost.
@@ -37,7 +42,7 @@ impl Machine {
     }
 
     fn candidate(&self, range: &Range<u64>) -> Candidate {
-        let wire_bytes = self.wire_gbit_per_s.map_or(0, |_| (range.end - range.start) * BYTES_A_POSITION);
+        let wire_bytes = self.wire_gbit_per_s.map_or(0, |_| bytes(range));
         Candidate { place: self.place, compute: range.clone(), wire_bytes, queue_ms: 0.0, trial: Trial::Allowed }
     }
 
@@ -48,6 +53,9 @@ impl Machine {
         let compute_ms = self.compute_ms(range) * noise();
         let wire_ms = self.wire_gbit_per_s.map_or(0.0, |gbit| wire_bytes as f64 * 8.0 / gbit / 1e6 * noise());
         let total_ms = compute_ms.max(wire_ms) + self.fixed_ms * noise();
+        // A kernel does not tell short times: then it is what passes from the first page to the last, most of the computing.
+        let is_told = wire_ms >= 50.0 || self.wire_gbit_per_s.is_none();
+        let wire_ms = if is_told { wire_ms } else { wire_ms.max(0.9 * compute_ms) };
         Observation { place, compute, compute_ms, wire_bytes, wire_ms, queue_ms, total_ms }
     }
 
@@ -102,15 +110,21 @@ fn share_right(policy: &Policy, machines: &[Machine], now_ms: u64) -> f64 {
 
 #[test]
 fn the_faster_side_is_chosen_in_95_of_100_points_over_1_and_10_gbit() {
+    for gbit in [1.0, 10.0] {
+        faster_side_is_chosen(gbit);
+    }
+}
+
+fn faster_side_is_chosen(gbit: f64) {
     let (mut points, mut crossovers, mut worst) = (0.0, 0, 1.0f64);
     let seeds = 200;
     for seed in 0..seeds {
         let mut random = fastrand::Rng::with_seed(seed);
-        let gbit = if seed % 2 == 0 { 1.0 } else { 10.0 };
         let fixed_ms = 20.0 * 175f64.powf(random.f64());
+        // A server's processor or a desktop's accelerator here, an accelerator of a data centre or a small one there.
         let machines = [
-            Machine::local(300.0 + 1500.0 * random.f64()),
-            Machine::producer(1, 3000.0 + 9000.0 * random.f64(), gbit * (0.6 + 0.35 * random.f64()), fixed_ms),
+            Machine::local(60.0 * 30f64.powf(random.f64())),
+            Machine::producer(1, 2000.0 * 8f64.powf(random.f64()), gbit * (0.6 + 0.35 * random.f64()), fixed_ms),
         ];
         let mut policy = Policy::new(PolicySettings::default(), MODEL);
         let mut now_ms = 0;
@@ -121,9 +135,13 @@ fn the_faster_side_is_chosen_in_95_of_100_points_over_1_and_10_gbit() {
         crossovers += usize::from(local_wins(256) != local_wins(16_384));
     }
     let share = points / seeds as f64;
-    println!("{:.2} % of points right, worst machine {:.1} %, {crossovers} crossovers", 100.0 * share, 100.0 * worst);
-    assert!(share >= 0.95, "{:.1} % right", 100.0 * share);
-    assert!(crossovers > 50, "only {crossovers} of {seeds} pairs have a crossover, so the test says little");
+    println!(
+        "{gbit} Gbit/s: {:.2} % of points right, worst machine {:.1} %, {crossovers} crossovers",
+        100.0 * share,
+        100.0 * worst
+    );
+    assert!(share >= 0.95, "{gbit} Gbit/s: {:.1} % right", 100.0 * share);
+    assert!(crossovers > 30, "only {crossovers} of {seeds} pairs have a crossover, so the test says little");
 }
 
 #[test]
@@ -149,7 +167,7 @@ fn the_crossover_moves_when_the_wire_slows_down_and_when_it_recovers() {
 fn a_producer_that_looks_hopeless_is_tried_again_within_minutes() {
     let mut random = fastrand::Rng::with_seed(6);
     let machines = [Machine::local(900.0), Machine::producer(1, 8000.0, 9.0, 100.0)];
-    let broken = Machine { wire_gbit_per_s: Some(0.015), ..machines[1] };
+    let broken = Machine { wire_gbit_per_s: Some(0.0096), ..machines[1] };
     let (mut policy, mut now_ms) = (Policy::new(PolicySettings::default(), MODEL), 0);
     let range = 0..8000;
     for machine in [machines[0], broken] {

@@ -168,14 +168,17 @@ impl<D: Dialect> Events<D> {
     /// nothing.
     async fn start(&mut self) -> Result<(), ApiError> {
         let Some(Starting { started, heard }) = &mut self.starting else { return Ok(()) };
+        let mut tell = |(index, Bringing { total, held, computed, elapsed })| {
+            let progress = Progress { total, reused: held, computed, elapsed };
+            self.ready.extend(self.dialect.bringing(index, progress).iter().map(event));
+        };
         tokio::select! {
-            // What is said before the start is told before it.
-            biased;
-            Some((index, Bringing { total, held, computed, elapsed })) = heard.recv() => {
-                let progress = Progress { total, reused: held, computed, elapsed };
-                self.ready.extend(self.dialect.bringing(index, progress).iter().map(event));
-            }
+            Some(bringing) = heard.recv() => tell(bringing),
             started = started => {
+                // What was said just before the start is told before it.
+                while let Ok(bringing) = heard.try_recv() {
+                    tell(bringing);
+                }
                 self.starting = None;
                 self.generations = started?;
             }

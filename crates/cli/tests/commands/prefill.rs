@@ -1,6 +1,8 @@
 //! Who computes a long prompt: `muser serve` chooses by what it measured, tells why, and keeps what it learnt.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -88,9 +90,14 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
     for name in ["seconds", "compute_seconds", "send_wall_seconds", "bytes", "wire_bytes", "tokens"] {
         assert!(metric(&first, &format!("muser:handoff_{name}_total{{producer=\"{address}\"}}")) > 0.0, "{name}");
     }
+    // It is written although nothing more is learnt, and nobody ends the server.
+    let (file, began) = (format!("{decoder}/policy.toml"), Instant::now());
+    while fs::metadata(&file).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60), "waited in vain for {file}");
+        thread::sleep(Duration::from_millis(10));
+    }
     end(first);
 
-    let file = format!("{decoder}/policy.toml");
     let learnt = fs::read_to_string(&file).unwrap();
     for (producer_is_quicker, place) in [(true, address), (false, "local")] {
         fs::write(&file, scaled(&learnt, |is_producer| if is_producer == producer_is_quicker { 0.01 } else { 1e4 }))

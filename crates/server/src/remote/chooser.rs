@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use muser_cluster::handoff::Handoff;
 use muser_cluster::policy::{Candidate, Observation, Place, Policy, Trial};
 use muser_host::EngineStatus;
 use muser_kv::PAGE_ROWS;
 use muser_wire::SenderTimes;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::source::Chosen;
 
-/// What is learnt is written at most this often, and at the end.
-const SAVE_EVERY_MS: u64 = 5000;
+/// What is learnt is written after this time, and at the end.
+const SAVE_AFTER: Duration = Duration::from_secs(5);
 
 /// Kernels tell of their sending in ticks of up to ten milliseconds: a shorter time than some of these is none.
 const EXACT_BUSY_US: u64 = 50_000;
@@ -45,14 +47,16 @@ struct State {
     next: u64,
     /// How long each producer let the last request wait, and when that was.
     queues: HashMap<Place, (f64, u64)>,
-    /// `None` while everything is written.
-    unsaved_since_ms: Option<u64>,
+    /// Whether something was learnt that is not written yet.
+    unsaved: bool,
 }
 
 /// Rows that a place was given by this server.
 struct Work {
     place: Place,
     rows: Range<u64>,
+    /// Whether there were enough rows to tell something about the place.
+    tells: bool,
     /// Whether the engine here runs it, and tells of it itself.
     runs_here: bool,
 }
@@ -85,8 +89,7 @@ struct Started {
 impl Chooser {
     /// One that begins with `policy`, and tries places only by prompts that lack `trial_rows_min` rows.
     pub fn new(policy: Policy, file: Option<PolicyFile>, trial_rows_min: u64) -> Self {
-        let state =
-            State { policy, under_way: HashMap::new(), next: 0, queues: HashMap::new(), unsaved_since_ms: None };
+        let state = State { policy, under_way: HashMap::new(), next: 0, queues: HashMap::new(), unsaved: false };
         let file = Mutex::new(File { file, is_reported: false });
         Self { state: Mutex::new(state), began: Instant::now(), file, trial_rows_min }
     }
@@ -96,7 +99,7 @@ impl Chooser {
     pub fn choose(&self, places: &[(Place, Range<u64>, u64)], status: &EngineStatus) -> Option<Chosen> {
         let (state, at_ms) = (self.lock(), self.now_ms());
         let candidate = |(place, rows, wire_bytes): &(Place, Range<u64>, u64)| {
-            let is_tried = state.under_way.values().any(|work| work.place == *place);
+            let is_tried = state.under_way.values().any(|work| work.place == *place && work.tells);
             let too_short = rows.end - rows.start < self.trial_rows_min;
             Candidate {
                 place: *place,
@@ -112,10 +115,11 @@ impl Chooser {
 
     /// Notes that a place was given these rows.
     pub fn begin(self: &Arc<Self>, place: Place, rows: Range<u64>) -> UnderWay {
+        let tells = rows.end.saturating_sub(rows.start) >= self.trial_rows_min;
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
-        state.under_way.insert(number, Work { place, rows, runs_here: false });
+        state.under_way.insert(number, Work { place, tells, rows, runs_here: false });
         UnderWay { chooser: Arc::clone(self), number }
     }
 
@@ -145,7 +149,7 @@ impl Chooser {
         state.queues.insert(place, (observation.queue_ms, now_ms));
         state.policy.met(place, handoff.node);
         state.policy.observe(&observation, now_ms);
-        self.save_soon(state, now_ms);
+        self.save_soon(state);
     }
 
     /// Leaves a producer alone for a while, and says how long, in ms.
@@ -160,7 +164,7 @@ impl Chooser {
         let Some(PolicyFile { path, report }) = file.file.clone() else { return };
         let policy = {
             let mut state = self.lock();
-            if state.unsaved_since_ms.take().is_none() {
+            if !std::mem::take(&mut state.unsaved) {
                 return;
             }
             state.policy.clone()
@@ -172,16 +176,19 @@ impl Chooser {
         file.is_reported = saved.is_err();
     }
 
-    /// Has the file written, away from the tasks, if that was not done for a while.
-    fn save_soon(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now_ms: u64) {
-        let since_ms = *state.unsaved_since_ms.get_or_insert(now_ms);
+    /// Has the file written in a while, away from the tasks.
+    fn save_soon(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let is_first = !std::mem::replace(&mut state.unsaved, true);
         drop(state);
-        // The first observation is written with those of the next seconds, or at the end.
-        if now_ms.saturating_sub(since_ms) >= SAVE_EVERY_MS {
+        // It is written with what the next seconds bring. Without a runtime, or with one that ends before, at the end.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && is_first
+        {
             let chooser = Arc::clone(self);
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn_blocking(move || chooser.save());
-            }
+            runtime.spawn(async move {
+                sleep(SAVE_AFTER).await;
+                spawn_blocking(move || chooser.save());
+            });
         }
     }
 
@@ -268,7 +275,7 @@ impl LocalWatch {
             total_ms,
         };
         state.policy.observe(&observation, now_ms);
-        chooser.save_soon(state, now_ms);
+        chooser.save_soon(state);
     }
 }
 
@@ -293,3 +300,6 @@ fn others(status: &EngineStatus, slot: usize) -> Vec<(u64, usize)> {
     let slots = status.slots.iter().enumerate().filter(|(index, _)| *index != slot);
     slots.filter_map(|(_, slot)| slot.task).map(|task| (task.number, task.computed_tokens)).collect()
 }
+
+#[cfg(test)]
+mod tests;
