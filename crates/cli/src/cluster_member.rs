@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape};
+use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape, Trust};
 use muser_cluster::identity::{ClusterFolder, NodeIdentity, Role};
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::ledger::{FolderStorage, Ledger};
@@ -46,8 +46,12 @@ impl Membership {
 
     /// This run of the node.
     pub fn member(&self, shape: &Shape) -> Result<Member, Failure> {
-        let keys = self.folder.load_keys().map_err(|reason| Failure::Handoff(reason.to_string()))?;
-        Member::new(self.identity.facts(), &keys, shape).map_err(|reason| Failure::Handoff(reason.to_string()))
+        let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
+        let keys = self.folder.load_keys().map_err(|reason| failed(&reason))?;
+        let trust = Trust::load(self.folder.clone(), Arc::clone(&self.lane.revocations));
+        let trust = Arc::new(trust.map_err(|reason| failed(&reason))?);
+        let member = Member::new(self.identity.facts(), &keys, shape).map_err(|reason| failed(&reason))?;
+        Ok(member.following(trust))
     }
 
     /// What this node is called.

@@ -90,7 +90,7 @@ fn end_during_a_handoff(flags: &[&str], end: impl FnOnce(&mut Producing, &Gate))
     let listen = ["--cluster", &producer, "--listen", "127.0.0.1:0"];
     let mut producing = Producing::start(&[&listen, flags].concat());
     let gate = Gate::before(&producing.address);
-    let serving = Serving::start(&["--cluster", &decoder, "--producer", &gate.address, "--producer-min-tokens", "40"]);
+    let serving = Serving::start(&["--cluster", &decoder, "--producer", &gate.address, "--prefill", "producer"]);
     let alone = Serving::start(&[]);
     let prompt = "There was an old house by the sea. ".repeat(30);
     let expected = complete(&alone, &prompt).0;

@@ -138,6 +138,26 @@ fn a_server_answers_alike_with_a_producer_without_one_and_when_it_dies() {
 }
 
 #[test]
+fn keys_that_are_revoked_while_both_run_count_at_once() {
+    let folder = Folder::new();
+    let (producer, decoder) = cluster(&folder);
+    let producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
+    let flags = ["--cluster", &decoder, "--producer", &producing.address, "--prefill", "producer"];
+    let serving = Serving::start(&flags);
+    let source = |number: usize| {
+        let prompt = format!("{number}. ") + &"There was an old house by the sea. ".repeat(20);
+        complete(&serving, &prompt).1
+    };
+    assert_eq!(source(1)["kv_source"], "producer");
+    muser(&["cluster", "revoke-key", &producer, "1"]).done();
+    let times = source(2);
+    assert_eq!(times["kv_source"], "local");
+    assert!(times["kv_fallback"].as_str().unwrap().contains("key 1 is revoked"), "{times}");
+    serving.signal("TERM");
+    assert_eq!(serving.ended().0, Some(0));
+}
+
+#[test]
 fn without_a_producer_the_request_fails_if_that_is_what_was_asked_for() {
     let folder = Folder::new();
     let (_, decoder) = cluster(&folder);

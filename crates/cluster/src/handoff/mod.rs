@@ -3,7 +3,7 @@
 //! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
 //! sends, by a `session` on each lane, with `compression` where that is faster, and keeps the `timeline` of each handoff for
 //! its `report`; `remote` asks and collects; `bytes` counts what travels. Both ends know the model they share by its
-//! [`Shape`], and are of one node (`Member`).
+//! [`Shape`], and are of one node (`Member`), whose keys and deny-list are followed by `trust`.
 
 mod bytes;
 mod compression;
@@ -15,6 +15,7 @@ mod session;
 #[cfg_attr(not(target_os = "linux"), path = "socket_other.rs")]
 mod socket;
 mod timeline;
+mod trust;
 
 use std::io;
 use std::sync::Arc;
@@ -22,18 +23,20 @@ use std::time::{Duration, Instant};
 
 use muser_kv::{CacheSpec, PAGE_ROWS};
 use muser_model::{Component, Identity};
-use muser_wire::{HandoffPlan, KeyState as WireKeyState, MacKeys, Node, layer_groups};
+use muser_wire::{HandoffPlan, Node, layer_groups};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::identity::NodeFacts;
-use crate::keys::{KeyRing, KeyState};
+use crate::keys::KeyRing;
 use crate::random::{self, NoRandomness};
+use trust::Keys;
 
 pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
 pub use producer::{Port, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};
+pub use trust::{Trust, TrustError};
 
 /// Where a node listens.
 pub type Address = std::net::SocketAddr;
@@ -53,9 +56,9 @@ pub struct Shape {
 #[derive(Clone, Debug)]
 pub struct Member {
     node: Node,
-    keys: MacKeys,
-    /// The key that begins handoffs.
-    key_id: Option<u32>,
+    /// As they were at the beginning.
+    keys: Arc<Keys>,
+    trust: Option<Arc<Trust>>,
 }
 
 /// A model that handoffs cannot describe.
@@ -112,24 +115,32 @@ impl Shape {
 }
 
 impl Member {
-    /// This run of the node, with the keys of its ring.
+    /// This run of the node, with the keys of its ring as they are now.
     ///
     /// # Errors
     /// If the system gives no random bytes.
     pub fn new(facts: &NodeFacts, keys: &KeyRing, shape: &Shape) -> Result<Self, NoRandomness> {
         let digests = Component::ALL.map(|component| shape.identity.component(component).0);
         let node = Node { boot_id: random::bytes()?, node_id: facts.id.0, identity: muser_wire::Identity(digests) };
-        let mut macs = MacKeys::default();
-        for (id, state, _) in keys.list() {
-            let state = match state {
-                KeyState::Active => WireKeyState::Active,
-                KeyState::VerifyOnly => WireKeyState::VerifyOnly,
-                KeyState::Revoked => WireKeyState::Revoked,
-            };
-            // A revoked key has no bytes left; nothing is ever made or checked with these.
-            macs.set(id, keys.verifying(id).copied().unwrap_or_default(), state);
+        Ok(Self { node, keys: Arc::new(Keys::of(keys)), trust: None })
+    }
+
+    /// The same with the keys and the deny-list of a folder, as they are at any time.
+    pub fn following(self, trust: Arc<Trust>) -> Self {
+        Self { trust: Some(trust), ..self }
+    }
+
+    /// The keys as they are now.
+    fn keys(&self) -> Result<Arc<Keys>, TrustError> {
+        self.trust.as_ref().map_or_else(|| Ok(Arc::clone(&self.keys)), |trust| trust.keys())
+    }
+
+    /// The keys as they are now, for a peer that is admitted still.
+    fn keys_for(&self, peer: &NodeFacts) -> Result<Arc<Keys>, TrustError> {
+        if let Some(trust) = &self.trust {
+            trust.admits(peer)?;
         }
-        Ok(Self { node, keys: macs, key_id: keys.active().ok().map(|(id, _)| id) })
+        self.keys()
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) type Tell = Arc<dyn Fn(ProducerNews) + Send + Sync>;
 pub struct Producer {
     host: EngineHost,
     shape: Shape,
-    member: Member,
+    pub(super) member: Member,
     settings: ProducerSettings,
     pub(super) clock: Clock,
     pub(super) pace: Option<Arc<Pace>>,
@@ -171,7 +171,7 @@ impl Producer {
     pub(super) fn sender_settings(&self) -> SenderSettings {
         SenderSettings {
             node: self.member.node,
-            keys: self.member.keys.clone(),
+            keys: self.member.keys.macs.clone(),
             codecs: self.compression().offered(),
             concurrent_max: self.settings.concurrent_max,
             context_max: self.settings.context,

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use muser_engine::engine::Installation;
 use muser_kv::InstallError;
 use muser_wire::{
-    CancelReason, Codecs, Failure, HandoffId, Receiver, ReceiverEvent, ReceiverSettings, Refuse, Request, RequestError,
-    Stats,
+    CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, Request,
+    RequestError, Stats,
 };
 use tokio::io::AsyncReadExt;
 use tokio::time::{Interval, interval};
 
+use super::trust::TrustError;
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push};
 use crate::identity::NodeId;
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
@@ -101,6 +102,9 @@ pub enum BringError {
     /// No lane.
     #[error(transparent)]
     Lane(#[from] LaneError),
+    /// This node's keys or deny-list do not allow it.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// The cluster folder has no active MAC key.
     #[error("there is no active MAC key: rotate the keys")]
     NoKey,
@@ -222,7 +226,8 @@ impl Remote {
         let clock = Clock::start();
         let settings = ReceiverSettings {
             node: self.member.node,
-            keys: self.member.keys.clone(),
+            // Those of each moment come with each request.
+            keys: MacKeys::default(),
             pages_bytes_max: PAGES_BYTES_MAX,
             stall_limit_ms: milliseconds(self.settings.stall_limit),
         };
@@ -252,7 +257,9 @@ impl Remote {
         {
             return Err(BringError::Quarantined(node));
         }
-        let request = self.request(installation)?;
+        let keys = self.member.keys_for(link.lane.peer())?;
+        let request = self.request(installation, keys.active.ok_or(BringError::NoKey)?)?;
+        link.receiver.set_keys(keys.macs.clone());
         let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(self.settings.expires_in));
         let prompt_digest = digest_of(&request.tokens);
         let (key_id, nonce) = (request.key_id, request.nonce);
@@ -269,6 +276,9 @@ impl Remote {
                 }
                 Some(ReceiverEvent::Accepted(accept)) => accept,
                 Some(ReceiverEvent::Complete(stats)) => {
+                    // They may have changed while it came.
+                    let keys = self.member.keys_for(link.lane.peer())?;
+                    keys.macs.to_serve(key_id).map_err(RequestError::from)?;
                     link.receiver.installed()?;
                     while !link.receiver.output().is_empty() || link.unflushed {
                         link.move_bytes().await?;
@@ -305,10 +315,10 @@ impl Remote {
         }
     }
 
-    fn request(&self, installation: &Installation) -> Result<Request, BringError> {
+    fn request(&self, installation: &Installation, key_id: u32) -> Result<Request, BringError> {
         Ok(Request {
             handoff: HandoffId(random::bytes()?),
-            key_id: self.member.key_id.ok_or(BringError::NoKey)?,
+            key_id,
             nonce: random::bytes()?,
             expires_in_ms: u32::try_from(self.settings.expires_in.as_millis()).unwrap_or(u32::MAX),
             held_pages: u32::try_from(installation.held_pages()).map_err(|_| BringError::TooLong)?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use muser_wire::{SenderTimes, Sent};
 
+use super::trust::TrustError;
 use crate::accounting::SendAccount;
 use crate::lane::LaneError;
 
@@ -13,6 +14,8 @@ use crate::lane::LaneError;
 pub enum ProducerNews {
     /// A lane did not come to be.
     LaneRefused(LaneError),
+    /// A handoff was refused, or given up at its end, by this node's keys or deny-list.
+    Untrusted(TrustError),
     /// A decoder has installed what was sent.
     Sent(HandoffReport),
 }

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use muser_engine::engine::ReadyPage;
 use muser_host::{Answer, News, What};
 use muser_wire::{
-    Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Sender, SenderEvent, SenderTimes, Sent,
+    Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Request, Sender, SenderEvent, SenderTimes,
+    Sent,
 };
 use tokio::io::{AsyncReadExt, split};
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,6 +22,7 @@ use super::compression::Flow;
 use super::producer::{Producer, Tell};
 use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
+use super::trust::{Keys, TrustError};
 use super::{Clock, push, socket};
 use crate::accounting::SendAccount;
 use crate::lane::Lane;
@@ -51,6 +53,8 @@ pub(super) struct Session<'a> {
     packer: PagePacker,
     /// What the kernel may have and not have sent.
     unsent_bytes: u32,
+    /// The keys that `sender` has.
+    keys: Option<Arc<Keys>>,
     work: Option<Work>,
     /// Whether bytes were written that may not be with the kernel yet.
     unflushed: bool,
@@ -104,18 +108,24 @@ impl<'a> Session<'a> {
         let unsent_bytes = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
         socket::bound_unsent(&lane, unsent_bytes);
         let sender = Sender::new(producer.sender_settings(), clock.now_ms());
-        let (packer, work) = (PagePacker::default(), None);
-        Self { producer, tell, lane, pace, clock, sender, packer, unsent_bytes, work, unflushed: false }
+        let (packer, keys, work) = (PagePacker::default(), None, None);
+        Self { producer, tell, lane, pace, clock, sender, packer, unsent_bytes, keys, work, unflushed: false }
     }
 
     /// The lane to its end. Whatever is under way then is given up.
     pub(super) async fn run(mut self) {
         let (mut buffer, mut unread, mut tick) = (vec![0; READ_BYTES], Vec::new(), interval(TICK));
         loop {
+            if !unread.is_empty() && self.work.is_none() {
+                // It may be a request. If there are no keys, that is said when it has been read.
+                let _ = self.renew_keys();
+            }
             let taken = self.sender.take_bytes(&unread, self.clock.now_ms());
             unread.drain(..taken);
             while let Some(event) = self.sender.poll_event() {
-                self.hear(event).await;
+                if self.hear(event).await.is_break() {
+                    return;
+                }
             }
             let has_more_to_say = self.say();
             if self.sender.is_closed() && self.has_kernel_all() {
@@ -179,10 +189,38 @@ impl<'a> Session<'a> {
         self.sender.output().is_empty() && !self.unflushed
     }
 
-    /// What the receiver says.
-    async fn hear(&mut self, event: SenderEvent) {
+    /// Takes over this node's keys as they are now, for a receiver that is admitted still.
+    fn renew_keys(&mut self) -> Result<(), TrustError> {
+        let keys = self.producer.member.keys_for(self.lane.peer())?;
+        if self.keys.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &keys)) {
+            self.sender.set_keys(keys.macs.clone());
+            self.keys = Some(keys);
+        }
+        Ok(())
+    }
+
+    /// Begins what is asked for, unless this node's keys or deny-list do not allow it.
+    async fn begin(&mut self, request: &Request) -> Result<Work, (RefuseCode, String)> {
+        match self.renew_keys() {
+            Ok(()) => self.producer.begin(request).await,
+            Err(error) => {
+                (self.tell)(ProducerNews::Untrusted(error));
+                Err((RefuseCode::Internal, "the producer cannot read its keys or its deny-list".into()))
+            }
+        }
+    }
+
+    /// What the receiver says. Breaks if nothing more is to be said to it.
+    async fn hear(&mut self, event: SenderEvent) -> ControlFlow<()> {
+        if matches!(event, SenderEvent::Request(_))
+            && let Err(error @ TrustError::Revoked { .. }) = self.renew_keys()
+        {
+            // With a new lane it will be told.
+            (self.tell)(ProducerNews::Untrusted(error));
+            return ControlFlow::Break(());
+        }
         match event {
-            SenderEvent::Request(request) => match self.producer.begin(&request).await {
+            SenderEvent::Request(request) => match self.begin(&request).await {
                 Ok(begun) => {
                     // What was sent before counts no more.
                     if let Some(pace) = &mut self.pace {
@@ -205,6 +243,7 @@ impl<'a> Session<'a> {
             SenderEvent::Cancelled(_) | SenderEvent::Failed(_) => self.work = None,
             SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}
         }
+        ControlFlow::Continue(())
     }
 
     /// A handoff that the receiver has installed.
@@ -264,14 +303,9 @@ impl<'a> Session<'a> {
             && let Some(next) = work.outbox.pop_front()
         {
             let said = match next {
-                Outgoing::Commit if self.unflushed || !self.sender.output().is_empty() => {
-                    work.outbox.push_front(Outgoing::Commit);
-                    return false;
-                }
                 Outgoing::Commit => {
-                    let times = work.timeline.times(Instant::now(), &socket::kernel_times(&self.lane));
-                    work.committed = Some((self.sender.sent(), times));
-                    self.sender.commit(times, self.clock.now_ms())
+                    self.commit();
+                    return false;
                 }
                 Outgoing::Progress(rows) => self.sender.progress(rows),
                 Outgoing::Pages(group, range, ready, codecs) => {
@@ -291,6 +325,24 @@ impl<'a> Session<'a> {
             }
         }
         false
+    }
+
+    /// Signs what was sent: once the kernel has it, and if keys and deny-list still allow it.
+    fn commit(&mut self) {
+        if !self.has_kernel_all() {
+            self.work.iter_mut().for_each(|work| work.outbox.push_front(Outgoing::Commit));
+            return;
+        }
+        if let Err(error) = self.renew_keys() {
+            (self.tell)(ProducerNews::Untrusted(error));
+            return self.give_up();
+        }
+        let Some(work) = &mut self.work else { return };
+        let times = work.timeline.times(Instant::now(), &socket::kernel_times(&self.lane));
+        work.committed = Some((self.sender.sent(), times));
+        if self.sender.commit(times, self.clock.now_ms()).is_err() {
+            self.give_up();
+        }
     }
 
     /// Ends the handoff under way; the receiver hears of it, and if it cannot, the stall limit ends the lane.

@@ -95,6 +95,11 @@ impl ClusterFolder {
         Quarantine::load(&self.file("quarantine.toml"))
     }
 
+    /// The file of the MAC keys.
+    pub fn keys(&self) -> PathBuf {
+        self.file("keys.toml")
+    }
+
     /// Begins a cluster here: writes the CA's certificate and key, a first MAC key and an empty deny-list.
     ///
     /// # Errors
@@ -195,7 +200,7 @@ impl ClusterFolder {
     /// # Errors
     /// [`KeyFileError`].
     pub fn load_keys(&self) -> Result<KeyRing, KeyFileError> {
-        KeyRing::load(&self.file("keys.toml"))
+        KeyRing::load(&self.keys())
     }
 
     /// Writes the MAC keys, in the place of the earlier list.
@@ -203,7 +208,7 @@ impl ClusterFolder {
     /// # Errors
     /// What the disk says; the earlier list is still there.
     pub fn save_keys(&self, keys: &KeyRing) -> Result<(), KeyFileError> {
-        keys.save(&self.file("keys.toml"))
+        keys.save(&self.keys())
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -12,4 +12,5 @@ mod pace;
 mod proxy;
 mod stalls;
 mod streaming;
+mod trust;
 mod world;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
     BringError, Compress, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings,
-    Shape,
+    Shape, Trust,
 };
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
@@ -120,6 +120,11 @@ impl Cluster {
         }
     }
 
+    /// The folder of a node that is there.
+    pub fn folder(&self, name: &str) -> ClusterFolder {
+        ClusterFolder::new(self.root.join(name))
+    }
+
     /// The folder of a node that has joined.
     pub fn node(&self, name: &str, roles: Roles, keys: &KeyRing) -> (ClusterFolder, NodeIdentity) {
         let folder = ClusterFolder::new(self.root.join(name));
@@ -154,7 +159,7 @@ impl Cluster {
         let (folder, identity) = self.node(name, Roles::Producer, &self.keys);
         let wanted = Wanted { role: Role::Decoder, id: None };
         let acceptor = Arc::new(Acceptor::new(&identity, self.lane_settings(&folder), wanted).unwrap());
-        let member = Member::new(identity.facts(), &self.keys, &machine.shape).unwrap();
+        let member = member(&folder, &identity, &self.keys, &machine.shape);
         let settings = ProducerSettings {
             concurrent_max: 2,
             context: u32::try_from(CONTEXT).unwrap(),
@@ -206,7 +211,7 @@ impl Cluster {
     ) -> Remote {
         let identity = folder.load_identity().unwrap();
         let connector = Arc::new(Connector::new(&identity, self.lane_settings(folder)).unwrap());
-        let member = Member::new(identity.facts(), keys, &machine.shape).unwrap();
+        let member = member(folder, &identity, keys, &machine.shape);
         let storage = FolderStorage::open(&folder.ledger()).unwrap();
         let ledger = Arc::new(Ledger::open(storage, 1 << 16).unwrap());
         let settings = RemoteSettings {
@@ -217,6 +222,12 @@ impl Cluster {
         };
         Remote::new(connector, (machine.shape.clone(), member), ledger, clock(), settings)
     }
+}
+
+/// A node that follows what changes in its folder.
+fn member(folder: &ClusterFolder, identity: &NodeIdentity, keys: &KeyRing, shape: &Shape) -> Member {
+    let trust = Trust::load(folder.clone(), Arc::new(folder.load_revocations().unwrap())).unwrap();
+    Member::new(identity.facts(), keys, shape).unwrap().following(Arc::new(trust))
 }
 
 pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request {

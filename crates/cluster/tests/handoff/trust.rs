@@ -1,0 +1,149 @@
+//! Keys and deny-lists that change while both ends run.
+
+use std::fs;
+
+use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote, TrustError};
+use muser_cluster::identity::{ClusterFolder, Revoked};
+use muser_cluster::lane::{LaneError, PeerRefusal, Refusal};
+use muser_engine::engine::PrefixReuse;
+use muser_kernels::attention::KvLayout;
+use muser_wire::RefuseCode;
+
+use crate::world::{Cluster, Machine, Producing, answer_remotely, clock, machine, random_tokens, run};
+
+/// A producer and a decoder, with their folders.
+struct Pair {
+    cluster: Cluster,
+    producing: Producing,
+    decoder: Machine,
+    remote: Remote,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let cluster = Cluster::new();
+        let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine(KvLayout::Q8);
+        let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
+        Self { cluster, producing, decoder, remote }
+    }
+
+    fn folder(&self, name: &str) -> ClusterFolder {
+        self.cluster.folder(name)
+    }
+
+    async fn bring(&self) -> Result<Handoff, BringError> {
+        let prompt = random_tokens(1, 200);
+        answer_remotely(&self.decoder, &self.remote, &prompt, PrefixReuse::Isolate).await.map(|(handoff, ..)| handoff)
+    }
+
+    /// Why the producer refuses.
+    async fn refused(&self) -> RefuseCode {
+        match self.bring().await {
+            Err(BringError::Refused(refuse)) => refuse.code,
+            other => panic!("{:?}", other.map(|handoff| handoff.stats)),
+        }
+    }
+
+    /// Why the producer says that it refuses.
+    async fn told(&mut self) -> TrustError {
+        loop {
+            match self.producing.news.recv().await {
+                Some(ProducerNews::Untrusted(error)) => return error,
+                Some(ProducerNews::Sent(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn rotated_and_revoked_keys_count_from_the_next_handoff_on() {
+    run(async {
+        let pair = Pair::new().await;
+        let (producer, decoder) = (pair.folder("producer"), pair.folder("decoder"));
+        pair.bring().await.unwrap();
+        let mut keys = decoder.load_keys().unwrap();
+        assert_eq!(keys.rotate(clock()()).unwrap(), 2);
+        decoder.save_keys(&keys).unwrap();
+        assert_eq!(pair.refused().await, RefuseCode::UnknownKey);
+        producer.save_keys(&keys).unwrap();
+        pair.bring().await.unwrap();
+        // The decoder uses the new key: without the old one all goes on.
+        keys.revoke(1).unwrap();
+        producer.save_keys(&keys).unwrap();
+        pair.bring().await.unwrap();
+        keys.revoke(2).unwrap();
+        producer.save_keys(&keys).unwrap();
+        assert_eq!(pair.refused().await, RefuseCode::RevokedKey);
+        decoder.save_keys(&keys).unwrap();
+        assert!(matches!(pair.bring().await, Err(BringError::NoKey)));
+    });
+}
+
+#[test]
+fn keys_that_cannot_be_read_stop_handoffs_until_they_can() {
+    run(async {
+        let mut pair = Pair::new().await;
+        pair.bring().await.unwrap();
+        for name in ["producer", "decoder"] {
+            let path = pair.folder(name).keys();
+            let intact = fs::read(&path).unwrap();
+            let damages: [&dyn Fn(); 3] = [
+                &|| fs::write(&path, "[[key]]\nid = 1\n").unwrap(),
+                &|| fs::write(&path, [0xFF; 100]).unwrap(),
+                &|| fs::remove_file(&path).unwrap(),
+            ];
+            for damage in damages {
+                damage();
+                // Also for a second time: what failed to be read is not taken for known.
+                for _ in 0..2 {
+                    if name == "producer" {
+                        assert_eq!(pair.refused().await, RefuseCode::Internal);
+                        let told = pair.told().await;
+                        assert!(matches!(told, TrustError::Keys { .. }), "{told}");
+                        assert!(told.to_string().contains("keys.toml"), "{told}");
+                    } else {
+                        let failed = pair.bring().await.unwrap_err();
+                        assert!(matches!(failed, BringError::Trust(TrustError::Keys { .. })), "{failed}");
+                    }
+                }
+                pair.folder(name).save_keys(&pair.cluster.keys).unwrap();
+                assert_eq!(fs::read(&path).unwrap(), intact);
+                pair.bring().await.unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_node_that_is_revoked_while_its_lane_is_open_takes_no_more_part() {
+    run(async {
+        let mut pair = Pair::new().await;
+        pair.bring().await.unwrap();
+        let of = |name: &str| pair.folder(name).load_identity().unwrap().facts().id;
+        let id = of("decoder");
+        let list = pair.folder("producer").load_revocations().unwrap();
+        list.revoke(Revoked::Node(id), clock()()).unwrap();
+        // Its lane is closed, and another one is refused with the reason.
+        let failed = pair.bring().await.unwrap_err();
+        let refused = matches!(failed, BringError::Lane(LaneError::RefusedByPeer(PeerRefusal::Revoked)));
+        assert!(refused, "{failed:?}");
+        let told = pair.told().await;
+        assert!(matches!(told, TrustError::Revoked { id: told, .. } if told == id), "{told}");
+
+        let pair = Pair::new().await;
+        pair.bring().await.unwrap();
+        let id = pair.folder("producer").load_identity().unwrap().facts().id;
+        let list = pair.folder("decoder").load_revocations().unwrap();
+        list.revoke(Revoked::Node(id), clock()()).unwrap();
+        let failed = pair.bring().await.unwrap_err();
+        assert!(matches!(failed, BringError::Trust(TrustError::Revoked { .. })), "{failed:?}");
+        let failed = pair.bring().await.unwrap_err();
+        let refused = matches!(failed, BringError::Lane(LaneError::Refused(Refusal::Revoked { .. })));
+        assert!(refused, "{failed:?}");
+        // A list that is gone admits nobody either.
+        fs::remove_file(pair.folder("decoder").path().join("revoked.toml")).unwrap();
+        assert!(pair.bring().await.is_err());
+    });
+}
