@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use muser_cluster::ledger::LedgerEntry;
+
 use crate::coverage::{Coverage, Mark};
 use crate::shape::Shape;
 
@@ -23,8 +25,8 @@ pub(crate) struct Context {
     pub(crate) story: Option<Vec<String>>,
 }
 
-/// Decoder, key id and nonce of every handoff that a ledger ever let in, and when it expires.
-pub(crate) type AcceptedHandoffs = BTreeMap<(usize, u32, [u8; 32]), u64>;
+/// By decoder, key id and nonce, the last entry of every handoff that a ledger ever let in.
+pub(crate) type AcceptedHandoffs = BTreeMap<(usize, u32, [u8; 32]), LedgerEntry>;
 
 impl Context {
     /// Tells what happened, if anybody listens.

@@ -82,6 +82,8 @@ enum Heard {
     Accepted(Accept),
     Complete(Stats),
     End(End),
+    /// The client left between two pages.
+    ClientGone,
     Nothing,
 }
 
@@ -296,7 +298,7 @@ impl Decoder {
 
     fn read(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         loop {
-            while let Some(heard) = self.hear(lane)? {
+            while let Some(heard) = self.hear(lane, context)? {
                 self.act(heard, lane, context)?;
             }
             let Some(end) = &mut lane.receiver else { return Ok(()) };
@@ -320,7 +322,7 @@ impl Decoder {
     }
 
     /// The next thing that the machine tells. Pages are laid aside on the way.
-    fn hear(&self, lane: &mut Lane) -> Result<Option<Heard>, Violation> {
+    fn hear(&self, lane: &mut Lane, context: &mut Context) -> Result<Option<Heard>, Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(None) };
         loop {
             return Ok(Some(match end.machine.poll_event() {
@@ -328,7 +330,10 @@ impl Decoder {
                 Some(ReceiverEvent::Page { layer, page, bytes }) => {
                     let Some(attempt) = &mut end.attempt else { return Err(Violation::PageNotDue { layer, page }) };
                     attempt.take_page((layer, page), bytes)?;
-                    continue;
+                    if !context.fault_in(400) {
+                        continue;
+                    }
+                    Heard::ClientGone
                 }
                 Some(ReceiverEvent::Ready(_)) => Heard::Ready,
                 Some(ReceiverEvent::Accepted(accept)) => Heard::Accepted(accept),
@@ -344,6 +349,14 @@ impl Decoder {
     fn act(&mut self, heard: Heard, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         match heard {
             Heard::Nothing => Ok(()),
+            Heard::ClientGone => {
+                if let Some(attempt) = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut()) {
+                    attempt.excuses.insert(Excuse::Client);
+                    attempt.job.gone_at_ms = Some(context.now_ms);
+                }
+                context.mark(Mark::ClientGoneBetweenPages);
+                self.cancel(lane, CancelReason::ClientGone, context)
+            }
             Heard::Ready => self.ask(lane, context),
             Heard::Accepted(accept) => {
                 let slow_ms = if context.once_in(10) { 150 } else { 20 };

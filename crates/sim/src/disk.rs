@@ -48,6 +48,8 @@ struct Inner {
     replaced: Option<Vec<u8>>,
     fault: Option<DiskFault>,
     has_lied: bool,
+    /// The power fails during the operation that just failed.
+    is_power_failing: bool,
     /// What happened since somebody asked.
     marks: Vec<Mark>,
 }
@@ -97,6 +99,11 @@ impl Disk {
         let lost = left != inner.visible;
         (inner.visible, inner.durable, inner.fault) = (left.clone(), left, None);
         lost
+    }
+
+    /// Whether the power fails, as it did during the last operation; once.
+    pub(crate) fn take_power_failure(&self) -> bool {
+        std::mem::take(&mut self.lock().is_power_failing)
     }
 
     /// What happened since the last call.
@@ -166,6 +173,11 @@ impl LedgerStorage for Disk {
     fn sync(&mut self) -> io::Result<()> {
         let mut inner = self.lock();
         match inner.fails(Operation::Sync) {
+            Some(how) if how % 4 > 1 => {
+                inner.is_power_failing = true;
+                inner.marks.push(Mark::PowerLostDuringSync);
+                return Err(failed());
+            }
             Some(how) if how % 2 == 0 => {
                 // As some kernels do: the bytes stay readable, are taken for clean, and are never written.
                 inner.dirty.clear();

@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    fn restart_decoder(&mut self, index: usize, with_power: bool) -> Result<(), Violation> {
+    pub(crate) fn restart_decoder(&mut self, index: usize, with_power: bool) -> Result<(), Violation> {
         self.context.mark(Mark::DecoderRestarted);
         for place in 0..self.lanes.len() {
             let lane = &mut self.lanes[place];
@@ -161,6 +161,8 @@ impl World {
         let decoder = &mut self.decoders[index];
         decoder.disk = Disk::default();
         decoder.forgotten_unix_ms = (0, 0);
+        // Their keys are revoked, which refuses them.
+        self.context.accepted.retain(|(decoder, ..), _| *decoder != index);
         decoder.keys = KeyTable::default();
         decoder.keys.set(id, KeyState::Active);
         decoder.open_ledger(&mut self.context)

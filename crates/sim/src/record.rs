@@ -22,7 +22,16 @@ impl Decoder {
         self.ledger = None;
         self.is_ledger_spoilt = false;
         match Ledger::open(self.disk.clone(), self.ledger_entries_max) {
-            Ok(ledger) => self.ledger = Some(ledger),
+            Ok(ledger) => {
+                // All that was ever let in must be refused, by its place in the ledger or by its age.
+                let own = context.accepted.iter().filter(|((decoder, ..), _)| *decoder == self.index);
+                for ((_, key_id, _), entry) in own {
+                    if ledger.record(*entry).is_ok() {
+                        return Err(Violation::AcceptedTwice { decoder: self.index, key_id: *key_id });
+                    }
+                }
+                self.ledger = Some(ledger);
+            }
             Err(error) => {
                 self.is_ledger_spoilt = true;
                 let marks = self.disk.take_marks();
@@ -129,8 +138,8 @@ impl Decoder {
                 context.mark(Mark::LedgerRecorded);
                 let handoff = (self.index, entry.key_id, entry.nonce);
                 // What expired and was forgotten is refused by its age. The same nonce with another age is another handoff.
-                let before = context.accepted.insert(handoff, entry.expiry_unix_ms);
-                if before.is_some_and(|expiry_unix_ms| expiry_unix_ms > self.forgotten_unix_ms.0) {
+                let before = context.accepted.insert(handoff, entry);
+                if before.is_some_and(|before| before.expiry_unix_ms > self.forgotten_unix_ms.0) {
                     return Err(Violation::AcceptedTwice { decoder: self.index, key_id: entry.key_id });
                 }
                 let (expiry_unix_ms, floor_unix_ms) = (entry.expiry_unix_ms, self.forgotten_unix_ms.1);

@@ -208,6 +208,11 @@ impl World {
         for place in order {
             self.drive(place)?;
         }
+        for decoder in 0..self.decoders.len() {
+            if self.decoders[decoder].disk.take_power_failure() {
+                self.restart_decoder(decoder, true)?;
+            }
+        }
         let Self { lanes, recordings, .. } = self;
         lanes.retain_mut(|lane| {
             if lane.is_over() && recordings.len() < RECORDINGS_MAX {
