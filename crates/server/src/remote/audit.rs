@@ -279,7 +279,7 @@ mod tests {
     fn the_share_of_handoffs_is_that_of_the_numbers() {
         assert!(!is_chosen(0, 0.0) && is_chosen(0, f64::MIN_POSITIVE));
         assert!(is_chosen(u64::MAX, 1.0) && !is_chosen(u64::MAX, 0.999));
-        let numbers = || (0..1000u64).map(|n| n * (u64::MAX / 1000));
+        let numbers = || (0..1000u64).map(|n| n * (u64::MAX / 1000) + u64::MAX / 2000);
         assert_eq!(numbers().filter(|number| is_chosen(*number, 0.25)).count(), 250);
     }
 
