@@ -86,37 +86,35 @@ fn an_interrupt_ends_an_answer_which_stays_in_the_conversation_and_at_the_prompt
         command(&["chat", "--temp", "0", "--ignore-eos", "-c", "1000"]).stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, mut out) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let mut figures = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut got = vec![0; 20];
     let generated = |line: &str| -> usize {
         let before = line.split(" generated").next().unwrap();
         before.rsplit(' ').next().unwrap().parse().unwrap()
     };
-    let mut answers = Vec::new();
-    for line in ["Tell me of whales.\n", "And of ships?\n"] {
-        stdin.write_all(line.as_bytes()).unwrap();
-        out.read_exact(&mut got).unwrap();
-        send("-INT", &child);
-        answers.push(generated(&figures.next().unwrap().unwrap()));
-    }
-    send("-INT", &child);
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(answers.iter().all(|tokens| (1..900).contains(tokens)), "{answers:?}");
-    let mut text = got.clone();
-    out.read_to_end(&mut text).unwrap();
-
-    // The second answer is that of a model which read the first one as far as it came.
     let (turn, start) =
         (|role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n"), "<|im_start|>assistant\n");
     let continued = |prompt: &str, tokens: usize| {
         let text = muser(&["run", "--temp", "0", "--ignore-eos", "-n", &tokens.to_string(), prompt]).done().stdout;
         text.strip_prefix(prompt).and_then(|text| text.strip_suffix('\n')).unwrap().to_owned()
     };
-    let question = turn("user", "Tell me of whales.");
-    let first = continued(&format!("{question}{start}"), answers[0]);
-    let conversation = [question, turn("assistant", &first), turn("user", "And of ships?"), start.into()].concat();
-    let second = continued(&conversation, answers[1]) + "\n";
-    let text = String::from_utf8(text).unwrap();
-    assert!(text.ends_with(&second), "{text:?} does not end with {second:?}");
+    // Each answer is that of a model which read those before as far as they came.
+    let mut conversation = String::new();
+    for question in ["Tell me of whales.", "And of ships?"] {
+        conversation += &turn("user", question);
+        stdin.write_all(format!("{question}\n").as_bytes()).unwrap();
+        let mut got = vec![0; 20];
+        out.read_exact(&mut got).unwrap();
+        send("-INT", &child);
+        let tokens = generated(&figures.next().unwrap().unwrap());
+        assert!((1..900).contains(&tokens), "{tokens}");
+        let answer = continued(&format!("{conversation}{start}"), tokens);
+        // All of it is read before the next question, so that what is read then belongs to its answer.
+        got.resize(answer.len() + 1, 0);
+        out.read_exact(&mut got[20..]).unwrap();
+        assert_eq!(String::from_utf8(got).unwrap(), format!("{answer}\n"));
+        conversation += &turn("assistant", &answer);
+    }
+    send("-INT", &child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
 #[test]
