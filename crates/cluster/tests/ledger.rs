@@ -4,5 +4,7 @@
 mod disk;
 #[path = "ledger/faults.rs"]
 mod faults;
+#[path = "ledger/replay.rs"]
+mod replay;
 #[path = "ledger/sharing.rs"]
 mod sharing;

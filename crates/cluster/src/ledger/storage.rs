@@ -20,7 +20,7 @@ pub trait LedgerStorage: Send {
     /// What the disk says.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns when everything appended, cut or replaced survives a crash, by whatever run it was.
+    /// Returns when everything appended or cut survives a crash.
     ///
     /// # Errors
     /// What the disk says. Nothing is known then of what was appended since the last success.
@@ -81,7 +81,8 @@ pub enum FolderStorageError {
 }
 
 impl FolderStorage {
-    /// Takes the folder's ledger, making the folder if it is not there.
+    /// Takes the folder's ledger, making the folder if it is not there. The ledger's file keeps its name through a crash,
+    /// whoever gave it.
     ///
     /// # Errors
     /// [`FolderStorageError::Locked`] while another process has it, and what the disk says.
