@@ -71,6 +71,7 @@ marks! {
     DiskReadFailed,
     ClockSetBack,
     NonceDrawnAgain,
+    SnapshotRestored,
     KeySpread,
     KeyRotated,
     KeyRevoked,
@@ -119,6 +120,7 @@ marks! {
     // Outcomes of the ledger.
     LedgerRecorded,
     LedgerReplay,
+    LedgerRefusedARecording,
     LedgerExpired,
     LedgerFull,
     LedgerForgot,

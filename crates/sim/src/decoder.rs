@@ -168,6 +168,12 @@ impl Decoder {
         Ok(())
     }
 
+    /// The first handoff that this decoder ever asked for.
+    pub(crate) fn first_handoff(&self) -> HandoffId {
+        let mut nonces = self.nonces_before.clone();
+        HandoffId(std::array::from_fn(|_| nonces.u8(..)))
+    }
+
     /// Sends the request of the attempt that waits on a lane that is ready.
     pub(crate) fn ask(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
@@ -275,14 +281,14 @@ impl Decoder {
             attempt.excuses.insert(Excuse::Claim);
             context.mark(Mark::WrongClaim);
         }
-        let mut expires_in_ms = context.random.u32(EXPIRES_IN_MS / 2..EXPIRES_IN_MS);
+        let handoff = HandoffId(std::array::from_fn(|_| self.nonces.u8(..)));
+        let nonce = std::array::from_fn(|_| self.nonces.u8(..));
+        let mut expires_in_ms = self.nonces.u32(EXPIRES_IN_MS / 2..EXPIRES_IN_MS);
         if context.fault_in(25) {
             expires_in_ms = context.random.u32(0..150);
             attempt.excuses.insert(Excuse::Expiry);
             context.mark(Mark::ShortExpiry);
         }
-        let handoff = HandoffId(std::array::from_fn(|_| self.nonces.u8(..)));
-        let nonce = std::array::from_fn(|_| self.nonces.u8(..));
         if !self.drawn.insert(nonce) {
             attempt.excuses.insert(Excuse::Nonce);
             context.mark(Mark::NonceDrawnAgain);

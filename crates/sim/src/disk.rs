@@ -55,6 +55,12 @@ struct Inner {
 }
 
 impl Disk {
+    /// The storage of a process that begins: as a folder that is opened, it is synced, so that its file keeps its name.
+    pub(crate) fn open(&self) -> Self {
+        self.lock().replaced = None;
+        self.clone()
+    }
+
     /// Lets an operation fail.
     pub(crate) fn fail(&self, fault: DiskFault) {
         self.lock().fault = Some(fault);
@@ -82,7 +88,7 @@ impl Disk {
     pub(crate) fn lose_power(&self, random: &mut fastrand::Rng) -> bool {
         let mut inner = self.lock();
         let (old, new) = (inner.durable.len(), inner.visible.len());
-        let length = if random.bool() { random.usize(old.min(new)..=old.max(new)) } else { old };
+        let length = [old, new, random.usize(old.min(new)..=old.max(new))][random.usize(0..3)];
         let chance = random.u32(0..3);
         let mut left = inner.durable.clone();
         left.resize(length, 0);
@@ -191,8 +197,7 @@ impl LedgerStorage for Disk {
             }
             None => {}
         }
-        let Inner { visible, durable, dirty, replaced, .. } = &mut *inner;
-        *replaced = None;
+        let Inner { visible, durable, dirty, .. } = &mut *inner;
         durable.resize(visible.len(), 0);
         std::mem::take(dirty).into_iter().for_each(|sector| copy_sector(sector, visible, durable));
         Ok(())
@@ -220,7 +225,8 @@ impl LedgerStorage for Disk {
         let old = std::mem::replace(&mut inner.durable, bytes.to_vec());
         inner.visible = bytes.to_vec();
         inner.dirty.clear();
-        inner.replaced = fails.map(|_| old);
+        // What an earlier failure left unsure is as unsure as this.
+        inner.replaced = fails.map(|_| inner.replaced.take().unwrap_or(old));
         if fails.is_some() { Err(ReplaceError::Unknown(failed())) } else { Ok(()) }
     }
 }

@@ -1,6 +1,6 @@
 //! Frames on the network, as somebody sees and changes them who has no key.
 
-use muser_wire::{FrameHeader, FrameKind, PageCodec, Pages};
+use muser_wire::{FrameHeader, FrameKind, HandoffId, PageCodec, Pages, Request};
 
 /// One frame, whole.
 #[derive(Clone, Debug)]
@@ -99,6 +99,14 @@ impl Frame {
             body[29..].fill(0);
             *self = Self::new(FrameKind::Pages, &body);
         }
+    }
+
+    /// The tokens of a request for `handoff`, if it is one.
+    pub(crate) fn tokens_of(&self, handoff: HandoffId) -> Option<Vec<u32>> {
+        let body = self.body();
+        let is_it = self.kind() == FrameKind::Request && body[..16] == handoff.0;
+        let (tokens, _) = body.get(Request::FIXED_BYTES..)?.as_chunks();
+        is_it.then(|| tokens.iter().map(|token| u32::from_le_bytes(*token)).collect())
     }
 
     fn body(&self) -> &[u8] {

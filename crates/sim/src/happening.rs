@@ -9,7 +9,7 @@ use crate::keys::KeyTable;
 use crate::producer::Producer;
 use crate::schedule::{Event, NodeIndex, Other, Replayed};
 use crate::violation::Violation;
-use crate::world::World;
+use crate::world::{RECORDINGS_MAX, World};
 
 impl World {
     /// Lets an event happen.
@@ -42,9 +42,10 @@ impl World {
                 let decoder = &mut self.decoders[decoder];
                 decoder.nonces = decoder.nonces_before.clone();
             }
+            Event::RestoreSnapshot { decoder } => self.restore_snapshot(decoder)?,
             Event::Key { node, id, state } => self.set_key(node, id, state),
             Event::Replay { to: Replayed::ToDecoder(decoder) } => {
-                self.ambushed.insert(decoder);
+                self.ambushed.insert(decoder, self.context.random.usize(0..RECORDINGS_MAX));
             }
             Event::Replay { to: Replayed::ToProducer(producer) } => self.replay_to(producer),
         }
@@ -125,16 +126,7 @@ impl World {
 
     pub(crate) fn restart_decoder(&mut self, index: usize, with_power: bool) -> Result<(), Violation> {
         self.context.mark(Mark::DecoderRestarted);
-        for place in 0..self.lanes.len() {
-            let lane = &mut self.lanes[place];
-            if !self.decoders[index].has(lane) {
-                continue;
-            }
-            lane.excuses.insert(Excuse::Process);
-            self.decoders[index].end(lane, End::Dropped, &mut self.context)?;
-            lane.receiver = None;
-            if with_power && self.context.random.bool() { lane.vanish() } else { lane.reset(&mut self.context) }
-        }
+        self.break_lanes(index, with_power)?;
         let decoder = &mut self.decoders[index];
         // Who waited is gone with the process, but asks again: the prompt is answered by the next one.
         decoder.store = Default::default();
@@ -152,6 +144,43 @@ impl World {
         if decoder.ledger.is_some() {
             self.context.mark(Mark::LedgerReopened);
         }
+        Ok(())
+    }
+
+    /// The lanes of a decoder break. A machine that loses its power may tell nobody.
+    fn break_lanes(&mut self, index: usize, with_power: bool) -> Result<(), Violation> {
+        for place in 0..self.lanes.len() {
+            let lane = &mut self.lanes[place];
+            if !self.decoders[index].has(lane) {
+                continue;
+            }
+            lane.excuses.insert(Excuse::Process);
+            self.decoders[index].end(lane, End::Dropped, &mut self.context)?;
+            lane.receiver = None;
+            if with_power && self.context.random.bool() { lane.vanish() } else { lane.reset(&mut self.context) }
+        }
+        Ok(())
+    }
+
+    /// Begins again as a snapshot of the first moment, with the same randomness. If its first session was recorded, the same
+    /// prompt comes, and the recording answers.
+    fn restore_snapshot(&mut self, index: usize) -> Result<(), Violation> {
+        let handoff = self.decoders[index].first_handoff();
+        let found = self
+            .recordings
+            .iter()
+            .enumerate()
+            .find_map(|(place, (up, _))| Some((place, up.iter().find_map(|frame| frame.tokens_of(handoff))?)));
+        let Some((recording, tokens)) = found else { return Ok(()) };
+        self.context.mark(Mark::SnapshotRestored);
+        self.break_lanes(index, false)?;
+        let mut job = self.new_job();
+        (job.tokens, job.gone_at_ms) = (tokens, None);
+        self.ambushed.insert(index, recording);
+        let decoder = &mut self.decoders[index];
+        decoder.store = Default::default();
+        decoder.nonces = decoder.nonces_before.clone();
+        decoder.waiting.insert(0, job);
         Ok(())
     }
 

@@ -55,6 +55,15 @@ impl Lane {
         self.receiver.is_none() && self.sender.is_none()
     }
 
+    /// Whether nothing is under way.
+    pub(crate) fn rests(&self) -> bool {
+        let (receiver, sender) = (self.receiver.as_ref(), self.sender.as_ref());
+        let asked = receiver.map_or(&[][..], |end| end.machine.output());
+        let answered = sender.map_or(&[][..], |end| end.machine.output());
+        receiver.is_none_or(|end| end.attempt.is_none() && end.machine.is_idle() && self.to_receiver.is_quiet(answered))
+            && sender.is_none_or(|end| end.work.is_none() && self.to_sender.is_quiet(asked))
+    }
+
     /// The key of the attempt under way.
     pub(crate) fn key_id(&self) -> Option<u32> {
         Some(self.receiver.as_ref()?.attempt.as_ref()?.asked.as_ref()?.request.key_id)

@@ -140,6 +140,11 @@ impl Pipe {
         self.vanishing = !self.over;
     }
 
+    /// Whether nothing is on its way, and `output` is empty or will never go.
+    pub(crate) fn is_quiet(&self, output: &[u8]) -> bool {
+        self.flight.is_empty() && self.arrived.is_empty() && (output.is_empty() || self.room() == 0)
+    }
+
     /// Whether the reader has read everything that will ever come.
     pub(crate) fn is_drained(&self) -> bool {
         self.over && self.flight.is_empty() && self.arrived.is_empty()

@@ -21,7 +21,7 @@ impl Decoder {
     pub(crate) fn open_ledger(&mut self, context: &mut Context) -> Result<(), Violation> {
         self.ledger = None;
         self.is_ledger_spoilt = false;
-        match Ledger::open(self.disk.clone(), self.ledger_entries_max) {
+        match Ledger::open(self.disk.open(), self.ledger_entries_max) {
             Ok(ledger) => {
                 // All that was ever let in must be refused, by its place in the ledger or by its age.
                 let own = context.accepted.iter().filter(|((decoder, ..), _)| *decoder == self.index);
@@ -58,6 +58,9 @@ impl Decoder {
         let Some(asked) = &mut attempt.asked else { return Ok(()) };
         let entry = self.entry(asked, accept, context.now_ms);
         if let Err(refusal) = self.enter(entry, context)? {
+            if refusal == LedgerRefusal::Replay && lane.excuses.contains(&Excuse::Recording) {
+                context.mark(Mark::LedgerRefusedARecording);
+            }
             if self.is_right(refusal, &entry, context) {
                 attempt.excuses.insert(match refusal {
                     LedgerRefusal::Replay => Excuse::Nonce,

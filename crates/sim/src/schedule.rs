@@ -45,6 +45,10 @@ pub(crate) enum Event {
     RepeatNonces {
         decoder: usize,
     },
+    /// A decoder's memory, but not its disk, becomes what it was at first; somebody plays what was answered then.
+    RestoreSnapshot {
+        decoder: usize,
+    },
     /// A node learns something about a key.
     Key {
         node: NodeIndex,
@@ -128,7 +132,7 @@ pub(crate) fn draw(
 
 fn one(decoders: usize, producers: usize, random: &mut fastrand::Rng) -> Event {
     let (decoder, producer) = (random.usize(0..decoders), random.usize(0..producers));
-    match random.u8(0..18) {
+    match random.u8(0..20) {
         0 | 1 => Event::KillProducer { producer, down_ms: random.u64(0..400), other: None },
         2 => {
             let other = Some(Other::Component(random.usize(0..5)));
@@ -147,7 +151,8 @@ fn one(decoders: usize, producers: usize, random: &mut fastrand::Rng) -> Event {
         }
         14 => Event::SetClockBack { decoder, back_ms: random.u64(0..10_000) },
         15 => Event::RepeatNonces { decoder },
-        16 => Event::Replay { to: Replayed::ToDecoder(decoder) },
+        16 | 17 => Event::RestoreSnapshot { decoder },
+        18 => Event::Replay { to: Replayed::ToDecoder(decoder) },
         _ => Event::Replay { to: Replayed::ToProducer(producer) },
     }
 }

@@ -24,7 +24,7 @@ use crate::violation::Violation;
 /// How long things go wrong.
 const STORM_MS: u64 = 2500;
 /// Recorded sessions that are kept for being played again.
-const RECORDINGS_MAX: usize = 4;
+pub(crate) const RECORDINGS_MAX: usize = 4;
 
 /// Whether a story is kept line by line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +90,8 @@ pub(crate) struct World {
     next_job: u32,
     /// Frames of earlier sessions, by direction.
     pub(crate) recordings: Vec<(Vec<Frame>, Vec<Frame>)>,
-    /// The next lane of this decoder is answered by a recording.
-    pub(crate) ambushed: BTreeSet<usize>,
+    /// The next lane of a decoder is answered by a recording, by its place.
+    pub(crate) ambushed: BTreeMap<usize, usize>,
 }
 
 impl World {
@@ -112,7 +112,7 @@ impl World {
             next_lane: 0,
             next_job: 0,
             recordings: Vec::new(),
-            ambushed: BTreeSet::new(),
+            ambushed: BTreeMap::new(),
             context,
         };
         world.decoders.iter_mut().for_each(|decoder| decoder.keys.set(1, KeyState::Active));
@@ -184,11 +184,7 @@ impl World {
 
     /// Whether nothing waits, and all ends are idle or closed.
     fn is_settled(&self) -> bool {
-        let rests = |lane: &Lane| {
-            let receiver = lane.receiver.as_ref().is_none_or(|end| end.attempt.is_none() && end.machine.is_idle());
-            receiver && lane.sender.as_ref().is_none_or(|end| end.work.is_none())
-        };
-        self.decoders.iter().all(|decoder| decoder.waiting.is_empty()) && self.lanes.iter().all(rests)
+        self.decoders.iter().all(|decoder| decoder.waiting.is_empty()) && self.lanes.iter().all(Lane::rests)
     }
 
     /// Lets a little time pass, and everybody do what is to be done.
@@ -300,11 +296,12 @@ impl World {
         let [up, down] = faults;
         let mut to_sender = Pipe::new(Direction::ToSender, up, &mut context.random);
         let mut to_receiver = Pipe::new(Direction::ToReceiver, down, &mut context.random);
-        let recording = context.random.usize(0..self.recordings.len().max(1));
+        let ambush = self.ambushed.remove(&decoder);
+        let recording = ambush.unwrap_or(context.random.usize(0..RECORDINGS_MAX));
         let mut played = Vec::new();
         if let Some((up, down)) = self.recordings.get(recording) {
             (to_sender.others, to_receiver.others) = (up.clone(), down.clone());
-            if self.ambushed.remove(&decoder) {
+            if ambush.is_some() {
                 context.mark(Mark::SessionReplayedToReceiver);
                 excuses.insert(Excuse::Recording);
                 played = down.clone();
