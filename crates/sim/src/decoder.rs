@@ -14,6 +14,7 @@ use crate::coverage::Mark;
 use crate::disk::Disk;
 use crate::keys::KeyTable;
 use crate::lane::{Lane, ReceiverEnd};
+use crate::producer::times;
 use crate::store::{Store, rows_of};
 use crate::violation::Violation;
 
@@ -405,6 +406,9 @@ impl Decoder {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Err(Violation::PageCount { got: stats.pages, want: 0 }) };
         attempt.check_whole(context)?;
+        if stats.times != times(stats.times.queue_us) {
+            return Err(Violation::WrongTimes);
+        }
         if context.fault_in(25) {
             attempt.excuses.insert(Excuse::Install);
             context.mark(Mark::InstallFailed);

@@ -334,7 +334,7 @@ fn frames(plan: &HandoffPlan, body_bytes_max: u32, random: &mut fastrand::Rng) -
 }
 
 /// What a sender tells of its time; any numbers do, and these say when they were made.
-fn times(now_ms: u64) -> SenderTimes {
+pub(crate) fn times(now_ms: u64) -> SenderTimes {
     let (queue_us, compute_us, pack_us) = (now_ms, 1000 * now_ms, 1);
     SenderTimes { queue_us, compute_us, pack_us, send_busy_us: SenderTimes::NOT_TOLD, send_wall_us: now_ms }
 }

@@ -20,6 +20,9 @@ pub enum Violation {
         /// Pages planned.
         want: u64,
     },
+    /// A complete handoff tells of other times than its sender.
+    #[error("a handoff is complete with times that its sender did not tell")]
+    WrongTimes,
     /// A page was handed out twice, or none was due.
     #[error("page {page} of layer {layer} was handed out and was not due")]
     PageNotDue {
