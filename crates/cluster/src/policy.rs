@@ -239,6 +239,16 @@ impl Policy {
         known.usable_from_ms
     }
 
+    /// Leaves a producer alone for the time that it asked for because it is busy, at most the longest back-off. That is no
+    /// failure: the next one still counts as the first.
+    pub fn busy(&mut self, place: Place, for_ms: u64, now_ms: u64) {
+        if place != Place::Local {
+            let known = self.places.entry(place).or_default();
+            let until_ms = now_ms.saturating_add(for_ms.min(self.settings.back_off_max_ms));
+            known.usable_from_ms = known.usable_from_ms.max(until_ms);
+        }
+    }
+
     /// Notes who answered at a producer's address. If that was another node before, what was learnt is forgotten.
     pub fn met(&mut self, place: Place, node: NodeId) {
         let known = self.places.entry(place).or_default();

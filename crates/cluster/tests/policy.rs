@@ -14,6 +14,30 @@ fn bytes(range: &Range<u64>) -> u64 {
 
 const MODEL: [u8; 32] = [9; 32];
 
+#[test]
+fn a_producer_that_is_busy_is_left_alone_as_long_as_it_asks_and_not_taken_for_one_that_fails() {
+    // A refusal as busy was once a failure, so that a few of them in a row kept a healthy producer unused for a minute.
+    // Now the producer says when it may be asked again.
+    let (mut policy, place) = (Policy::new(PolicySettings::default(), MODEL), Place::Producer(address(1)));
+    let range = 0..1000;
+    let candidate = || Machine::producer(1, 1000.0, 1.0, 2.0).candidate(&range);
+    for round in 0..20 {
+        let now_ms = round * 1000;
+        assert!(policy.choose(&[candidate()], now_ms).is_some(), "round {round}");
+        policy.busy(place, 1000, now_ms);
+        let chosen = policy.choose(&[candidate()], now_ms + 999);
+        assert!(chosen.is_none(), "round {round}: {chosen:?}");
+    }
+    assert_eq!(policy.fail(place, 30_000), 31_000);
+    // Being busy neither shortens what a failure cost nor lasts for ever.
+    policy.busy(place, 1, 30_000);
+    assert!(policy.choose(&[candidate()], 30_999).is_none());
+    policy.busy(place, u64::MAX, 40_000);
+    assert!(policy.choose(&[candidate()], 100_000).is_some());
+    policy.busy(Place::Local, 1000, 40_000);
+    assert!(policy.choose(&[Machine::local(1000.0).candidate(&range)], 40_000).is_some());
+}
+
 /// A machine: positions a second at depth 0, how much slower it gets with depth, its wire and its fixed cost.
 #[derive(Clone, Copy, Debug)]
 struct Machine {

@@ -251,7 +251,14 @@ impl RemotePrefill {
                 self.auditor.met(address, node);
                 return Brought::Quarantined;
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                if let Some(retry) = error.busy_for() {
+                    self.gave_nothing(remote, asked, &error.to_string(), source);
+                    self.chooser.busy(Place::Producer(address), retry);
+                    return Brought::Nothing;
+                }
+                Err(error.to_string())
+            }
         };
         let checked = match checked {
             Ok((handoff, installed)) => {
@@ -269,7 +276,8 @@ impl RemotePrefill {
                 Brought::All(Box::new(installed))
             }
             Err(reason) => {
-                self.failed(remote, asked, &reason, source);
+                self.gave_nothing(remote, asked, &reason, source);
+                self.chooser.failed(Place::Producer(address));
                 Brought::Nothing
             }
         }
@@ -291,9 +299,9 @@ impl RemotePrefill {
         Err(format!("an audit found what it sent to be wrong: {}", difference.found))
     }
 
-    fn failed(&self, remote: &Remote, asked: Instant, reason: &str, source: &mut Source) {
+    /// Counts an attempt from which nothing came.
+    fn gave_nothing(&self, remote: &Remote, asked: Instant, reason: &str, source: &mut Source) {
         let (address, lost) = (remote.address(), asked.elapsed());
-        self.chooser.failed(Place::Producer(address));
         self.lock().failed(address, lost);
         source.lost += lost;
         source.add_reason(&format!("{address}: {reason}"));

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use muser_engine::engine::Installation;
 use muser_kv::InstallError;
 use muser_wire::{
-    CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, Request,
-    RequestError, Stats,
+    CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
+    Request, RequestError, Stats,
 };
 use tokio::io::AsyncReadExt;
 use tokio::time::{Interval, interval};
@@ -152,6 +152,18 @@ pub enum BringError {
         /// The first page that is missing.
         want: usize,
     },
+}
+
+impl BringError {
+    /// When to ask again, if the producer only has too much to do.
+    pub fn busy_for(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refuse) if refuse.code == RefuseCode::Busy => {
+                Some(Duration::from_millis(refuse.retry_after_ms.into()))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Remote {

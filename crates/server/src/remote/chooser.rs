@@ -158,6 +158,12 @@ impl Chooser {
         self.lock().policy.fail(place, now_ms).saturating_sub(now_ms)
     }
 
+    /// Leaves a producer that is busy alone for as long as it asked for.
+    pub fn busy(&self, place: Place, retry: Duration) {
+        let now_ms = self.now_ms();
+        self.lock().policy.busy(place, u64::try_from(retry.as_millis()).unwrap_or(u64::MAX), now_ms);
+    }
+
     /// Writes what is not yet written.
     pub fn save(&self) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
