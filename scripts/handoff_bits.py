@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
 """Answers prompts of many lengths here and with a producer, and records times, bytes and whether the bits are the same.
 
-    handoff_bits.py MUSER RECORD MODEL=LENGTH,LENGTH,... [MODEL=...]
+    handoff_bits.py [--company] MUSER RECORD MODEL=LENGTH,LENGTH,... [MODEL=...]
 
-Each trial is `muser demo`: the producer is a process of its own, reached over loopback TLS. MODEL is a file, or `shipped`.
+MODEL is a file, or `shipped`. Without --company each trial is `muser demo`: the producer is a process of its own, reached
+over loopback TLS. With it, a server that has a producer and one that has none answer the same prompt over HTTP, while two
+other requests are always under way at the first, and with it at the producer; compared are text, tokens and the
+probabilities of the whole vocabulary at every token.
 """
 
-import datetime
-import json
-import os
 import pathlib
+import random
 import subprocess
 import sys
+import threading
+
+import handoff_world as world
+
+OTHERS = 2
 
 
-def run(command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def trial(muser, model, kv, length):
+def demo(muser, model, kv, length):
     command = [muser, "demo", "--tokens", str(length), "--kv", kv, "-n", "8"]
     if model != "shipped":
         command += ["-m", model]
@@ -41,33 +43,84 @@ def trial(muser, model, kv, length):
     }
 
 
-def machine():
-    models = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {"model": models[0] if models else "unknown", "cpus": os.cpu_count()}
+class Others:
+    """Requests that are always under way, with prompts that go to the producer, too."""
+
+    def __init__(self, server, vocabulary):
+        self.stopped, self.ended = False, 0
+        self.threads = [threading.Thread(target=self._ask, args=(server, vocabulary, seed)) for seed in range(OTHERS)]
+        for thread in self.threads:
+            thread.start()
+
+    def _ask(self, server, vocabulary, seed):
+        client, choose = world.Client(server), random.Random(1000 + seed)
+        while not self.stopped:
+            prompt = [choose.randrange(3, min(vocabulary, 40_000)) for _ in range(choose.randrange(100, 300))]
+            client.complete(prompt, 24)
+            self.ended += 1
+
+    def stop(self):
+        self.stopped = True
+        for thread in self.threads:
+            thread.join()
+        return self.ended
+
+
+def in_company(muser, model, kv, lengths):
+    of_model = [] if model == "shipped" else ["-m", model]
+    flags = [*of_model, "-ctk", kv, "-ctv", kv]
+    with world.cluster(muser) as (producer, decoder), world.produce(muser, producer, [*flags, "--parallel", "4"]) as far, \
+            world.serve(muser, flags) as alone, world.serve(muser, [*flags, *world.with_producer(decoder, far.address)]) as near:
+        here, there = world.Client(alone), world.Client(near)
+        vocabulary = here.vocabulary()
+        choose = random.Random(7)
+        for length in lengths:
+            prompt = [choose.randrange(3, min(vocabulary, 40_000)) for _ in range(length)]
+            others = Others(near, vocabulary)
+            remote = there.complete(prompt, 4, n_probs=vocabulary)
+            ended = others.stop()
+            local = here.complete(prompt, 4, n_probs=vocabulary)
+            times = remote["timings"]
+            same = all(local[field] == remote[field] for field in ("content", "tokens", "completion_probabilities"))
+            compared = sum(len(token["top_logprobs"]) for token in local["completion_probabilities"])
+            yield {
+                "model": pathlib.Path(model).name,
+                "kv": kv,
+                "prompt_tokens": length,
+                "same_bits": same and times["kv_source"] == "producer",
+                "kv_source": times["kv_source"],
+                "probabilities_compared": compared,
+                "other_requests_under_way": OTHERS,
+                "other_requests_ended": ended,
+                "prompt_is_held_brought_and_computed": times["cache_n"] + times.get("kv_brought_n", 0) + times["prompt_n"] == length,
+                "handoff_ms": times.get("kv_ms"),
+                "pages": times.get("kv_pages"),
+                "payload_bytes": times.get("kv_payload_bytes"),
+            }
 
 
 def main():
-    muser, record, *models = sys.argv[1:]
+    args = sys.argv[1:]
+    company = args[:1] == ["--company"]
+    muser, record, *models = args[company:]
     trials = []
     for model, lengths in (entry.split("=") for entry in models):
+        lengths = [int(length) for length in lengths.split(",")]
         for kv in ("q8", "f16"):
-            for length in lengths.split(","):
-                trials.append(trial(muser, model, kv, int(length)))
-                print(trials[-1], flush=True)
-    wrong = [found for found in trials if not found["same_bits"]]
+            for trial in in_company(muser, model, kv, lengths) if company else (demo(muser, model, kv, n) for n in lengths):
+                trials.append(trial)
+                print(trial, flush=True)
+    wrong = [trial for trial in trials if not trial["same_bits"]]
     shown = " ".join(f"{pathlib.Path(model).name}={lengths}" for model, lengths in (e.split("=") for e in models))
-    text = json.dumps({
-        "what": "a prompt answered here and with a producer on the same machine: bits, times, bytes",
-        "command": f"scripts/handoff_bits.py target/release/muser {pathlib.Path(record).name} {shown}",
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": run(["git", "rev-parse", "HEAD"]),
-        "tree_clean": run(["git", "status", "--porcelain", "--untracked-files=no"]) == "",
-        "machine": machine(),
-        "note": "producer and decoder share the machine and its processors, so that the times show the cost of the way, not a gain",
-        "trials": trials,
-        "different": wrong,
-    }, indent=1)
-    pathlib.Path(record).write_text(text + "\n")
+    flag = "--company " if company else ""
+    world.record(
+        record,
+        "a prompt answered here and with a producer on the same machine: bits, times, bytes",
+        f"scripts/handoff_bits.py {flag}target/release/muser {pathlib.Path(record).name} {shown}",
+        note="producer and decoder share the machine and its processors, so that the times show the cost of the way, not a gain",
+        trials=trials,
+        different=wrong,
+    )
     sys.exit(1 if wrong else 0)
 
 
