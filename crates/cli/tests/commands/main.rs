@@ -5,6 +5,7 @@ mod common;
 #[path = "../../../hub/tests/support/mod.rs"]
 mod server;
 
+mod audit;
 mod bench;
 mod chat;
 mod cluster;

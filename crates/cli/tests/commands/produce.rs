@@ -67,10 +67,16 @@ impl Drop for Producing {
 
 /// Folders of two nodes of one cluster.
 pub fn cluster(folder: &Folder) -> (String, String) {
+    let [producer, decoder] = nodes(folder, [("producer", Roles::Producer), ("decoder", Roles::Decoder)]);
+    (producer, decoder)
+}
+
+/// Folders of the nodes of one cluster.
+pub fn nodes<const N: usize>(folder: &Folder, nodes: [(&str, Roles); N]) -> [String; N] {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now).unwrap();
     let keys = KeyRing::generate(now).unwrap();
-    let node = |name: &str, roles| {
+    nodes.map(|(name, roles)| {
         let path = folder.at(name);
         let node = ClusterFolder::new(Path::new(&path));
         let key = NodeKey::generate().unwrap();
@@ -79,8 +85,7 @@ pub fn cluster(folder: &Folder) -> (String, String) {
         let grant = Grant { name: NodeName::new(name).unwrap(), roles, lifetime_s: 3600 };
         node.save_node_certificate(&authority.sign(&key.request().unwrap(), &grant, now).unwrap()).unwrap();
         path
-    };
-    (node("producer", Roles::Producer), node("decoder", Roles::Decoder))
+    })
 }
 
 /// A completion's text and tokens, and its times.

@@ -1,5 +1,6 @@
 //! Handoffs between two engines over real lanes, on the model that ships with the program and on small random ones.
 
+mod audits;
 mod bits;
 mod bytes;
 mod corruption;
