@@ -48,8 +48,8 @@ pub(crate) struct Asked {
 /// Why an attempt may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Excuse {
-    /// A bit flipped, and the checks tell.
-    Flipped,
+    /// A bit flipped, or a length is too large: the checks of a frame tell.
+    Detected,
     /// Bytes were lost, changed, late or put in.
     Network,
     /// An end was killed, restarted or frozen.
@@ -196,7 +196,7 @@ impl End {
         let told = |wanted| matches!(self, Self::Failed(Failure::RefusedByPeer(refuse)) if refuse.code == wanted);
         let is_right = match excuse {
             // Whichever end reads it says so, if the other one still hears.
-            Excuse::Flipped => {
+            Excuse::Detected => {
                 matches!(self, Self::Failed(Failure::Frame(_) | Failure::Ended(_)))
                     || refused(&[RefuseCode::Protocol])
                     || told(RefuseCode::Protocol)

@@ -127,7 +127,11 @@ impl What {
 
     /// What may fail because of it.
     pub(crate) fn excuse(&self) -> Excuse {
-        if matches!(self, Self::Flip(_)) { Excuse::Flipped } else { Excuse::Network }
+        if matches!(self, Self::Flip(_) | Self::Insert(Inserted::LengthTooLarge)) {
+            Excuse::Detected
+        } else {
+            Excuse::Network
+        }
     }
 
     /// Counts it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muser_wire::{Receiver, Sender};
+use muser_wire::{Limits, Receiver, Sender};
 
 use crate::attempt::{Attempt, Excuse};
 use crate::context::{Context, STEP_MS_MAX, TICK_MS};
@@ -139,6 +139,9 @@ impl Lane {
             let broken = Violation::Memory { end, lane: self.id, bytes, max };
             if bytes > max { Err(broken) } else { Ok(()) }
         };
+        // Who can forge a header can announce the longest control message there is.
+        let is_forged = self.excuses.contains(&Excuse::Network);
+        let forged = if is_forged { usize::try_from(Limits::CONTROL_BYTES_MAX).unwrap_or(usize::MAX) } else { 0 };
         if let (Some(end), Some(awake_ms)) = (&self.receiver, receiver) {
             let waits = end.attempt.as_ref().is_none_or(|attempt| !attempt.awaits_ledger());
             if !end.machine.is_idle() && !end.machine.is_closed() && waits {
@@ -147,7 +150,7 @@ impl Lane {
             if let Some(asked) = end.attempt.as_ref().and_then(|attempt| attempt.asked.as_ref()) {
                 late("receiver", asked.due_ms.max(awake_ms), slack_ms)?;
             }
-            large("receiver", end.machine.buffer_bytes(), RECEIVER_BYTES_MAX)?;
+            large("receiver", end.machine.buffer_bytes(), RECEIVER_BYTES_MAX + forged)?;
         }
         if let (Some(end), Some(awake_ms)) = (&self.sender, sender) {
             if let Some(work) = &end.work {
@@ -157,7 +160,7 @@ impl Lane {
             if !end.machine.output().is_empty() && !end.machine.is_closed() && end.work.is_some() {
                 late("sender", end.moved_ms.max(awake_ms), context.stall_limit_ms + slack_ms)?;
             }
-            large("sender", end.machine.buffer_bytes(), sender_bytes_max(end))?;
+            large("sender", end.machine.buffer_bytes(), sender_bytes_max(end) + forged)?;
         }
         Ok(())
     }
@@ -168,11 +171,12 @@ impl Lane {
             return;
         }
         let frame = self.recording.remove(0);
-        if self.sender.is_none() && self.receiver.is_some() {
-            let _ = self.to_receiver.write(&frame.0, context);
-        } else if self.receiver.is_none() && self.sender.is_some() {
-            let _ = self.to_sender.write(&frame.0, context);
-        }
+        let (broken, struck) = match (&self.receiver, &self.sender) {
+            (Some(_), None) => self.to_receiver.write(&frame.0, context),
+            (None, Some(_)) => self.to_sender.write(&frame.0, context),
+            _ => (None, None),
+        };
+        self.suffer(broken, struck, context);
         if self.recording.is_empty() {
             self.to_receiver.finish();
             self.to_sender.finish();

@@ -236,8 +236,14 @@ impl Producer {
                 reused_rows: work.reused_rows,
                 plan: work.plan.clone(),
             };
-            let accepted = end.machine.accept(acceptance, context.now_ms);
-            accepted.map_err(|error| Violation::Call { call: "accept", error: error.to_string() })?;
+            match end.machine.accept(acceptance, context.now_ms) {
+                Ok(()) => {}
+                // Somebody changed the limit that the receiver told.
+                Err(SendError::FrameTooLarge { .. }) if lane.excuses.contains(&Excuse::Network) => {
+                    return give_up(lane, context);
+                }
+                Err(error) => return Err(Violation::Call { call: "accept", error: error.to_string() }),
+            }
             work.is_accepted = true;
             work.frames = frames(&work.plan, end.machine.frame_bytes_max(), &mut context.random);
             end.moved_ms = context.now_ms;
@@ -335,6 +341,6 @@ fn frames(plan: &HandoffPlan, body_bytes_max: u32, random: &mut fastrand::Rng) -
 
 /// What a sender tells of its time; any numbers do, and these say when they were made.
 pub(crate) fn times(now_ms: u64) -> SenderTimes {
-    let (queue_us, compute_us, pack_us) = (now_ms, 1000 * now_ms, 1);
+    let (queue_us, compute_us, pack_us) = (now_ms, now_ms.saturating_mul(1000), 1);
     SenderTimes { queue_us, compute_us, pack_us, send_busy_us: SenderTimes::NOT_TOLD, send_wall_us: now_ms }
 }
