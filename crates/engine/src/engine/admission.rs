@@ -40,7 +40,8 @@ impl Engine {
     }
 
     /// Makes sure that the planned rows find their pages: first by giving up kept prefixes, then by interrupting the
-    /// youngest sequences. One alone fits, or it would not have been accepted.
+    /// youngest sequences. One alone fits, or it would not have been accepted; what others share of its pages' room comes
+    /// on top.
     pub(super) fn make_room(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         loop {
             let running = &self.running;
@@ -112,8 +113,11 @@ impl Engine {
 
     /// Pages that can be taken now.
     fn free_pages(&self) -> usize {
-        let held = self.pool.usage();
-        (held.budget_bytes - held.live_bytes) / self.spec.layout().page_bytes()
+        let held = self.memory();
+        if held.live_bytes + held.free_bytes > held.budget_bytes {
+            self.pool.trim();
+        }
+        held.budget_bytes.saturating_sub(held.live_bytes) / self.spec.layout().page_bytes()
     }
 
     fn interrupt_youngest(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {

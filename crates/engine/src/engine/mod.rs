@@ -12,6 +12,10 @@
 //! tokens, to be computed again. The oldest is never interrupted, and alone it always fits: so every request ends, with the
 //! tokens it would have had on an empty machine.
 //!
+//! Pages that somebody outside shares (an installation that shares kept ones, an audit's base, exported pages on their way)
+//! may outlive what they were made for. They count as in use; but the oldest sequence alone goes on even if it and they
+//! together exceed the budget, by no more than what is shared.
+//!
 //! - `request` is what goes in and comes out.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
@@ -114,7 +118,8 @@ impl Engine {
         }
         let spec = executor.model().cache_spec(settings.kv, settings.context)?;
         Ok(Self {
-            pool: PagePool::new(settings.budget_bytes),
+            // The budget is kept by `make_room`, which knows when it may be exceeded.
+            pool: PagePool::new(usize::MAX),
             installs: PagePool::new(settings.installed_bytes_max),
             prefixes: PrefixIndex::new(Arc::clone(&spec), settings.prefix_bytes_max),
             spec,
@@ -167,7 +172,7 @@ impl Engine {
 
     /// Memory of all pages, kept ones included.
     pub fn memory(&self) -> PoolUse {
-        self.pool.usage()
+        PoolUse { budget_bytes: self.settings.budget_bytes, ..self.pool.usage() }
     }
 
     /// Memory of pages that came from elsewhere, or are on their way.

@@ -182,3 +182,53 @@ fn installations_have_room_of_their_own_and_are_refused_beyond_it() {
     }
     assert!(world.engine.installed_memory().live_bytes > 0);
 }
+
+#[test]
+fn pages_that_somebody_outside_shares_stop_no_request_and_change_no_answer() {
+    for (model, layers) in [(llama(), 2), (glimmer(100, &[true, false]), 2)] {
+        for kv in LAYOUTS {
+            let mut random = fastrand::Rng::with_seed(36);
+            let budget_bytes = pages(&model, kv, 10 * layers);
+            let settings = EngineSettings {
+                budget_bytes,
+                prefix_bytes_max: budget_bytes,
+                installed_bytes_max: 1 << 28,
+                ..roomy(kv)
+            };
+            let (mut world, mut alone) = (World::new(&model, settings), Solo::new(&model, kv));
+            let kept = random_tokens(&mut random, 450);
+            world.run(greedy(&kept[..400], 0));
+            // An installation that shares kept pages, and pages that are on their way to somebody.
+            let installation = world.engine.begin_installation(&kept, PrefixReuse::Share).unwrap();
+            assert_eq!(installation.held_pages(), 6);
+            let exported = random_tokens(&mut random, 300);
+            let mut export = Export::new(installation.spec(), 300, 0);
+            let mut on_their_way = Vec::new();
+            world.engine.submit(greedy(&exported, 0)).unwrap();
+            while world.engine.has_work() {
+                let mut take = |event: Event<'_>| {
+                    if let Event::PrefillProgress { computed, pages: Some(pages), .. } = event {
+                        on_their_way.extend(export.ready(computed, pages).unwrap());
+                    }
+                };
+                world.engine.step(&mut take).unwrap();
+            }
+            let shared = world.engine.memory().live_bytes;
+            let requests: Vec<Request> = (0..3).map(|_| greedy(&random_tokens(&mut random, 380), 70)).collect();
+            let ids: Vec<_> = requests.iter().map(|request| world.submit(request.clone())).collect();
+            let mut most = 0;
+            while world.engine.has_work() {
+                world.step();
+                most = most.max(world.engine.memory().live_bytes);
+            }
+            for (id, request) in ids.iter().zip(&requests) {
+                assert_same_answer(&world.stories[id], &alone.run(request), &format!("{layers} layers, {kv:?}"));
+            }
+            assert!(most > budget_bytes && most <= budget_bytes + shared, "{most} of {budget_bytes}, {shared} shared");
+            drop((installation, on_their_way));
+            world.run(greedy(&random_tokens(&mut random, 100), 1));
+            let memory = world.engine.memory();
+            assert!(memory.live_bytes + memory.free_bytes <= budget_bytes, "{memory:?}");
+        }
+    }
+}
