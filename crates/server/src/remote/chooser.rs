@@ -139,7 +139,8 @@ impl Chooser {
             place,
             compute: held.max(stats.reused_rows.into()).min(rows)..rows,
             compute_ms: within(stats.times.compute_us),
-            wire_bytes: stats.stored_bytes,
+            // A choice knows what pages have, not what packing will leave of it: so packing is part of the wire's rate.
+            wire_bytes: stats.payload_bytes,
             wire_ms: within(wire_us(&stats.times)),
             queue_ms: within(stats.times.queue_us),
             total_ms: elapsed_ms,

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use muser_cluster::identity::NodeId;
 use muser_cluster::policy::{PolicySettings, Verdict};
 use muser_host::{Slot, Task, Totals};
 use muser_kv::PoolUse;
+use muser_wire::Stats;
 
 use super::*;
 
@@ -148,4 +150,28 @@ fn times_too_short_for_the_kernels_ticks_are_those_from_the_first_page_to_the_la
     for (busy_us, expected_us) in told {
         assert_eq!(wire_us(&times(busy_us)), expected_us, "{busy_us}");
     }
+}
+
+/// A decoder cannot know beforehand what packing leaves of the pages: it must not count the packing's gain as a slow wire.
+#[test]
+fn a_wire_that_carries_packed_pages_is_as_quick_as_what_they_hold() {
+    let chooser = Arc::new(Chooser::new(Policy::new(PolicySettings::default(), [0; 32]), None, 0));
+    let times =
+        SenderTimes { queue_us: 7_000, compute_us: 100_000, pack_us: 0, send_busy_us: 400_000, send_wall_us: 450_000 };
+    let stats = Stats {
+        rows: 1000,
+        reused_rows: 0,
+        pages: 100,
+        payload_bytes: 4_000_000,
+        stored_bytes: 1_000_000,
+        frames: 1,
+        elapsed_ms: 500,
+        times,
+    };
+    let (node, elapsed) = (NodeId([1; 32]), Duration::from_millis(500));
+    chooser.brought(producer(), &Handoff { producer: "one".into(), node, stats, held_pages: 0, elapsed });
+    let chosen = chooser.choose(&[(producer(), 0..1000, 4_000_000)], &status(&[])).unwrap();
+    let cost = chosen.choice.explanations[0].cost.unwrap();
+    assert!((cost.wire_ms - 400.0).abs() < 1e-6 && (cost.compute_ms - 100.0).abs() < 1e-6, "{cost:?}");
+    assert!((cost.fixed_ms - 93.0).abs() < 1e-6, "{cost:?}");
 }
