@@ -1,7 +1,7 @@
-//! Three socket options of Linux that no wrapper offers: the pacing rate, how much may wait in the kernel, and its own
-//! account of a connection.
+//! Socket options of Linux that no wrapper offers: the pacing rate, how much may wait in the kernel, how a peer that vanished
+//! is noticed, and the kernel's own account of a connection.
 //!
-//! The only home of `unsafe` in this crate: one call each.
+//! The only home of `unsafe` in this crate: one call that sets, and one that reads.
 
 use std::io;
 use std::mem::offset_of;
@@ -14,17 +14,7 @@ use crate::accounting::KernelTimes;
 /// # Errors
 /// What the kernel says; the rate is as it was.
 pub fn set_pacing_rate(socket: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<()> {
-    // SAFETY: the descriptor is open while it is borrowed; the pointer is to a live u64, whose length is given.
-    let status = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const bytes_per_s).cast(),
-            OPTION_U64_BYTES,
-        )
-    };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s.to_ne_bytes())
 }
 
 /// Asks the kernel to take no more while more than `bytes` that it has not sent wait there.
@@ -32,17 +22,20 @@ pub fn set_pacing_rate(socket: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<(
 /// # Errors
 /// What the kernel says; the limit is as it was.
 pub fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
-    // SAFETY: the descriptor is open while it is borrowed; the pointer is to a live u32, whose length is given.
-    let status = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            OPTION_U32_BYTES,
-        )
-    };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes.to_ne_bytes())
+}
+
+/// Asks the kernel to probe a peer that is silent for `silent_s`, every `between_s`, and to close the connection when
+/// `probes` in a row were not answered.
+///
+/// # Errors
+/// What the kernel says; some of it may be set.
+pub fn set_keepalive(socket: BorrowedFd<'_>, silent_s: u32, between_s: u32, probes: u32) -> io::Result<()> {
+    let tcp = [(libc::TCP_KEEPIDLE, silent_s), (libc::TCP_KEEPINTVL, between_s), (libc::TCP_KEEPCNT, probes)];
+    for (name, value) in tcp {
+        set(socket, libc::IPPROTO_TCP, name, &value.to_ne_bytes())?;
+    }
+    set(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1u32.to_ne_bytes())
 }
 
 /// The kernel's account of a TCP connection. What a kernel is too old to tell is `None`.
@@ -69,8 +62,14 @@ pub fn kernel_times(socket: BorrowedFd<'_>) -> io::Result<KernelTimes> {
     })
 }
 
-const OPTION_U32_BYTES: libc::socklen_t = 4;
-const OPTION_U64_BYTES: libc::socklen_t = 8;
+/// Sets an option to a value of as many bytes as the kernel wants for it.
+fn set(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open while it is borrowed; the pointer is to live bytes, of which the kernel reads at most
+    // `len`, which is their number.
+    let status = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
 
 /// The u64 at an offset of what the kernel wrote, if it wrote that far.
 fn field(told: &[u8], at: usize) -> Option<u64> {
@@ -104,6 +103,23 @@ mod tests {
     }
 
     #[test]
+    fn a_silent_connection_has_a_timer_of_its_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let watched = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // The second word of a connection's line is its end here; the sixth begins with its timer, and 2 is that for probes.
+        let timer = || {
+            let end = format!(":{:04X}", watched.local_addr().unwrap().port());
+            let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+            let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let line = table.lines().map(words).find(|words| words[1].ends_with(&end)).unwrap();
+            line[5].split(':').next().unwrap().to_owned()
+        };
+        assert_eq!(timer(), "00");
+        set_keepalive(watched.as_fd(), 60, 10, 3).unwrap();
+        assert_eq!(timer(), "02");
+    }
+
+    #[test]
     fn a_short_answer_gives_no_field_beyond_it() {
         let mut told = vec![0; 16];
         told[8] = 7;
@@ -117,5 +133,6 @@ mod tests {
         assert!(kernel_times(file.as_fd()).is_err());
         assert!(set_pacing_rate(file.as_fd(), 1).is_err());
         assert!(set_unsent_max(file.as_fd(), 1).is_err());
+        assert!(set_keepalive(file.as_fd(), 1, 1, 1).is_err());
     }
 }

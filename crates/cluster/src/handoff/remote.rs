@@ -10,10 +10,10 @@ use muser_wire::{
     Request, RequestError, Stats,
 };
 use tokio::io::AsyncReadExt;
-use tokio::time::{Interval, interval};
+use tokio::time::{Interval, interval, timeout};
 
 use super::trust::TrustError;
-use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push};
+use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
 use crate::identity::NodeId;
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
@@ -213,28 +213,38 @@ impl Remote {
         listener: &mut Listener<'_>,
     ) -> Result<Handoff, BringError> {
         let began = Instant::now();
-        // A kept lane may have died since; a new one is tried once, as long as nothing has come.
         let kept = self.lock().pop();
-        let (link, stats) = match kept {
-            Some(link) => match self.bring_by(link, installation, listener).await {
-                Err(BringError::Closed | BringError::Io(_)) if installation.is_untouched() => {
-                    self.bring_by(self.connect().await?, installation, listener).await?
-                }
-                other => other?,
-            },
-            None => self.bring_by(self.connect().await?, installation, listener).await?,
+        let was_kept = kept.is_some();
+        let mut link = match kept {
+            Some(link) => link,
+            None => self.connect().await?,
         };
-        let peer = link.lane.peer();
-        let (producer, node) = (peer.name.as_str().to_owned(), peer.id);
-        let mut idle = self.lock();
-        if idle.len() < IDLE_LANES {
-            idle.push(link);
+        let mut brought = self.bring_by(&mut link, installation, listener).await;
+        // A kept lane may have died since; a new one is tried once, as long as nothing has come.
+        let died = matches!(brought, Err(BringError::Closed | BringError::Io(_)));
+        if was_kept && died && installation.is_untouched() {
+            link = self.connect().await?;
+            brought = self.bring_by(&mut link, installation, listener).await;
         }
-        Ok(Handoff { producer, node, stats, held_pages: installation.held_pages(), elapsed: began.elapsed() })
+        let (producer, node) = (link.lane.peer().name.as_str().to_owned(), link.lane.peer().id);
+        // A producer that is in trouble, or about to end, may have a successor at the same address.
+        let usable = match &brought {
+            Ok(_) => true,
+            Err(BringError::Refused(refuse)) => !matches!(refuse.code, RefuseCode::Internal | RefuseCode::ShuttingDown),
+            Err(_) => false,
+        };
+        if usable && link.receiver.is_idle() && link.flush(self.settings.stall_limit).await.is_ok() {
+            let mut idle = self.lock();
+            if idle.len() < IDLE_LANES {
+                idle.push(link);
+            }
+        }
+        Ok(Handoff { producer, node, stats: brought?, held_pages: installation.held_pages(), elapsed: began.elapsed() })
     }
 
     async fn connect(&self) -> Result<Link, BringError> {
         let lane = self.connector.connect(self.settings.address, self.settings.wanted).await?;
+        socket::watch(&lane);
         let clock = Clock::start();
         let settings = ReceiverSettings {
             node: self.member.node,
@@ -259,10 +269,10 @@ impl Remote {
 
     async fn bring_by(
         &self,
-        mut link: Link,
+        link: &mut Link,
         installation: &mut Installation,
         listener: &mut Listener<'_>,
-    ) -> Result<(Link, Stats), BringError> {
+    ) -> Result<Stats, BringError> {
         let node = link.lane.peer().id;
         if let Some(quarantine) = &self.quarantine
             && quarantine.holds(node)?
@@ -292,10 +302,8 @@ impl Remote {
                     let keys = self.member.keys_for(link.lane.peer())?;
                     keys.macs.to_serve(key_id).map_err(RequestError::from)?;
                     link.receiver.installed()?;
-                    while !link.receiver.output().is_empty() || link.unflushed {
-                        link.move_bytes().await?;
-                    }
-                    return Ok((link, stats));
+                    link.flush(self.settings.stall_limit).await?;
+                    return Ok(stats);
                 }
                 Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
                 Some(ReceiverEvent::Cancelled(cancel)) => return Err(BringError::Cancelled(cancel.reason)),
@@ -367,6 +375,18 @@ impl Remote {
 }
 
 impl Link {
+    /// Moves bytes until everything that was said is with the kernel, for at most `limit`: between handoffs the state machine
+    /// has no deadlines.
+    async fn flush(&mut self, limit: Duration) -> Result<(), BringError> {
+        let flushing = async {
+            while !self.receiver.output().is_empty() || self.unflushed {
+                self.move_bytes().await?;
+            }
+            Ok(())
+        };
+        timeout(limit, flushing).await.unwrap_or_else(|_| Err(BringError::Io(std::io::ErrorKind::TimedOut.into())))
+    }
+
     /// Moves what can be moved, in either direction, or lets time pass.
     async fn move_bytes(&mut self) -> Result<(), BringError> {
         let taken = self.receiver.take_bytes(&self.unread, self.clock.now_ms());

@@ -106,6 +106,7 @@ impl<'a> Session<'a> {
         let pace = producer.pace.as_ref().map(|pace| pace.lane());
         let in_10_ms = producer.pace.as_ref().map_or(u64::MAX, |pace| pace.bytes_per_s() / 100);
         let unsent_bytes = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
+        socket::watch(&lane);
         socket::bound_unsent(&lane, unsent_bytes);
         let sender = Sender::new(producer.sender_settings(), clock.now_ms());
         let (packer, keys, work) = (PagePacker::default(), None, None);

@@ -7,6 +7,11 @@ use crate::accounting::KernelTimes;
 use crate::lane::Lane;
 use crate::socket_options;
 
+/// A peer that vanished is noticed after 90 s.
+const SILENT_S: u32 = 60;
+const BETWEEN_PROBES_S: u32 = 10;
+const PROBES: u32 = 3;
+
 /// The kernel's account of the lane so far.
 pub(super) fn kernel_times(lane: &Lane) -> KernelTimes {
     socket_options::kernel_times(lane.as_fd()).unwrap_or_default()
@@ -15,6 +20,12 @@ pub(super) fn kernel_times(lane: &Lane) -> KernelTimes {
 /// Asks the kernel to send no faster.
 pub(super) fn set_pacing_rate(lane: &Lane, bytes_per_s: u64) -> io::Result<()> {
     socket_options::set_pacing_rate(lane.as_fd(), bytes_per_s)
+}
+
+/// Lets the kernel find out whether the peer of a lane on which nobody speaks is gone, and close the lane then.
+pub(super) fn watch(lane: &Lane) {
+    // Without it a lane of a peer that vanished stays open, and nothing else.
+    let _ = socket_options::set_keepalive(lane.as_fd(), SILENT_S, BETWEEN_PROBES_S, PROBES);
 }
 
 /// Keeps what the kernel has and has not sent below a limit, so that what it was given is about what it has sent.

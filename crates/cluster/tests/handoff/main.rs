@@ -11,6 +11,8 @@ mod middle;
 mod models;
 mod pace;
 mod proxy;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod stalls;
 mod streaming;
 mod trust;

@@ -1,15 +1,17 @@
 //! Keys and deny-lists that change while both ends run.
 
 use std::fs;
+use std::num::NonZeroU64;
 
 use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote, TrustError};
 use muser_cluster::identity::{ClusterFolder, Revoked};
 use muser_cluster::lane::{LaneError, PeerRefusal, Refusal};
+use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_wire::RefuseCode;
 
-use crate::world::{Cluster, Machine, Producing, answer_remotely, clock, machine, random_tokens, run};
+use crate::world::{Cluster, Machine, Producing, answer_remotely, clock, machine, random_tokens, run, wait_until};
 
 /// A producer and a decoder, with their folders.
 struct Pair {
@@ -21,7 +23,12 @@ struct Pair {
 
 impl Pair {
     async fn new() -> Self {
-        let cluster = Cluster::new();
+        Self::with_pace(None).await
+    }
+
+    async fn with_pace(bytes_per_s: Option<u64>) -> Self {
+        let mut cluster = Cluster::new();
+        cluster.pace = bytes_per_s.and_then(NonZeroU64::new).map(|rate| (rate, PacedBy::Bucket));
         let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
         let decoder = machine(KvLayout::Q8);
         let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
@@ -78,6 +85,27 @@ fn rotated_and_revoked_keys_count_from_the_next_handoff_on() {
         assert_eq!(pair.refused().await, RefuseCode::RevokedKey);
         decoder.save_keys(&keys).unwrap();
         assert!(matches!(pair.bring().await, Err(BringError::NoKey)));
+    });
+}
+
+#[test]
+fn a_key_that_is_revoked_during_a_handoff_ends_it_at_either_end() {
+    run(async {
+        for name in ["producer", "decoder"] {
+            // The pages take most of a second.
+            let pair = Pair::with_pace(Some(1_500_000)).await;
+            let mut keys = pair.folder(name).load_keys().unwrap();
+            keys.revoke(1).unwrap();
+            let revoking = async {
+                wait_until("the handoff is under way", || pair.producing.producer.busy() == 1).await;
+                pair.folder(name).save_keys(&keys).unwrap();
+            };
+            let (failed, ()) = tokio::join!(pair.bring(), revoking);
+            let failed = failed.map(|handoff| handoff.stats).unwrap_err();
+            let refused = matches!(&failed, BringError::Refused(refuse) if refuse.code == RefuseCode::RevokedKey);
+            assert!(refused || name == "decoder", "{failed:?}");
+            assert!(failed.to_string().contains("key 1 is revoked"), "{failed}");
+        }
     });
 }
 
