@@ -219,6 +219,20 @@ fn what_came_unaudited_from_a_producer_is_not_used_once_it_is_found_out() {
 }
 
 #[test]
+fn a_request_that_may_not_be_computed_here_is_refused_with_what_was_found() {
+    let folder = Folder::new();
+    let (producer, decoder) = cluster(&folder);
+    let liar = Liar::start(&producer);
+    let auditing = serving(&decoder, &[&liar.address], &["--audit", "1", "--fallback", "fail"]);
+    let ask = || auditing.ask("POST", "/completion", "", &json!({"prompt": prompt(0), "n_predict": 2}).to_string());
+    let (first, second) = (ask(), ask());
+    let found = format!("layer {LAYER}, position ");
+    assert!(first.starts_with("HTTP/1.1 503 ") && first.contains(&found) && first.contains(&liar.address), "{first}");
+    assert!(second.starts_with("HTTP/1.1 503 ") && second.contains("quarantined"), "{second}");
+    end(auditing);
+}
+
+#[test]
 fn another_producer_helps_where_the_first_was_found_out_and_honest_ones_pass() {
     let folder = Folder::new();
     let names = [("liar", Roles::Producer), ("honest", Roles::Producer), ("decoder", Roles::Decoder)];
