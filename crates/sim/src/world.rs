@@ -132,8 +132,6 @@ impl World {
         self.calm_down()?;
         let patience_ms = u64::from(EXPIRES_IN_MS) + 2 * self.context.stall_limit_ms + 1500;
         self.step_until(patience_ms, Self::is_settled)?;
-        // Long enough for every entry of a ledger to be forgotten.
-        self.context.now_ms += u64::from(EXPIRES_IN_MS) + 2000;
         self.probe()?;
         self.lanes.iter_mut().for_each(|lane| {
             lane.receiver = None;
@@ -150,6 +148,8 @@ impl World {
     fn probe(&mut self) -> Result<(), Violation> {
         for decoder in 0..self.decoders.len() {
             for producer in 0..self.producers.len() {
+                // Long enough for every entry of a ledger to be forgotten, so that there is room.
+                self.context.now_ms += u64::from(EXPIRES_IN_MS) + 2000;
                 let before = self.context.coverage.of(Mark::Completed);
                 let mut job = self.new_job();
                 job.tokens = (0..self.context.random.u32(1..60)).map(|token| token + 5000 * self.next_job).collect();
