@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use clap::builder::Resettable;
 use clap::{Arg, ArgAction, Command};
 
 use super::Given;
@@ -45,7 +46,8 @@ pub fn commands(root: &Command) -> Vec<CommandFlags<'_>> {
 pub fn without_requirements(root: Command) -> Command {
     let groups: Vec<String> = root.get_groups().map(|group| group.get_id().to_string()).collect();
     let root = groups.into_iter().fold(root, |root, group| root.mut_group(group, |group| group.required(false)));
-    root.mut_args(|arg| arg.required(false)).mut_subcommands(without_requirements)
+    let free = |arg: Arg| arg.required(false).requires(Resettable::Reset);
+    root.mut_args(free).mut_subcommands(without_requirements)
 }
 
 impl<'a> CommandFlags<'a> {

@@ -7,6 +7,7 @@ use super::*;
 fn root() -> Command {
     let key = Arg::new("key").long("api-key").value_parser(["long", "longer"]);
     let token = Arg::new("token").long("hf-token");
+    let key = key.requires("tokens");
     let tokens = Arg::new("tokens").long("tokens").action(ArgAction::Append).required(true);
     let serve = Command::new("serve").args([key, token, tokens]);
     Command::new("muser").subcommand(Command::new("node").subcommand(serve))
@@ -64,5 +65,6 @@ fn what_is_configured_need_not_be_given() {
     };
     assert_eq!(args(&["muser", "node", "serve"]), ["--tokens=-x"]);
     assert_eq!(args(&["muser", "node", "serve", "--tokens", "1"]), [""; 0]);
+    // A flag that requires what is configured.
     assert_eq!(args(&["muser", "node", "serve", "--api-key", "long"]), ["--tokens=-x"]);
 }
