@@ -1,6 +1,7 @@
 //! One end of an enrolment once both have folders: it tests the link and qualifies as the decoder or as the producer.
 
 use std::future::pending;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use crate::handoff::{Address, Compress, Member, Port, Producer, ProducerSettings
 use crate::identity::{ClusterFolder, NodeId, NodeIdentity, Role};
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger};
+use crate::{hex, random};
 
 /// Handoffs that a ledger is opened for.
-const LEDGER_ENTRIES: usize = 1 << 16;
+const LEDGER_ENTRIES: usize = 16;
 /// A producer that is silent for longer has failed.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Lanes of an enrolment that are open at once.
@@ -75,8 +77,8 @@ impl Party<'_> {
                 Some(self.lead(lane).await?)
             }
         };
-        let storage = FolderStorage::open(&self.folder.ledger());
-        let storage = storage.map_err(|error| EnrolError::Keep(error.to_string()))?;
+        let records = Records::beside(self.folder)?;
+        let storage = FolderStorage::open(&records.0).map_err(|error| EnrolError::Keep(error.to_string()))?;
         let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES)?);
         let (expires_in, stall_limit) = (self.limits.qualification, STALL_LIMIT);
         let settings = RemoteSettings { address, wanted, expires_in, stall_limit };
@@ -153,6 +155,24 @@ async fn lane_at(port: &Port, acceptor: &Acceptor) -> Result<Lane, EnrolError> {
         {
             return Ok(lane);
         }
+    }
+}
+
+/// A ledger of the enrolment's own, gone at the end: the node's is held by its server, which may be running. Handoffs of an
+/// enrolment are bound to a run of the node that ends with it, so no later one takes them again.
+struct Records(PathBuf);
+
+impl Records {
+    fn beside(folder: &ClusterFolder) -> Result<Self, EnrolError> {
+        let name: [u8; 8] = random::bytes()?;
+        Ok(Self(folder.path().join(format!("enrolment-{}", hex::encode(&name)))))
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        // Nothing reads it again.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -45,7 +45,10 @@ fn the_new_node_has_its_own_key_and_the_bits_and_rates_were_compared_in_each_dir
             assert_eq!(identity.facts(), &issued.node);
             assert_eq!(identity.cluster_id(), begun.folder.load_identity().unwrap().cluster_id());
             assert_eq!(*folder.load_keys().unwrap().to_text(), *begun.folder.load_keys().unwrap().to_text());
-            assert!(!folder.path().join("ca.key").exists());
+            let mut files: Vec<_> =
+                std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            files.sort();
+            assert_eq!(files, ["ca.pem", "keys.toml", "node.key", "node.pem", "revoked.toml"]);
             assert_eq!(begun.revoked(), 0);
         }
     });
