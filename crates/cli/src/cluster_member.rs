@@ -141,6 +141,7 @@ pub fn shape(model: &Model, kv: KvLayout, context: usize) -> Result<(Shape, [u8;
     Ok((shape.map_err(|reason| Failure::Handoff(reason.to_string()))?, identity.digest().0))
 }
 
-fn clock() -> UnixClock {
+/// The system's clock.
+pub fn clock() -> UnixClock {
     Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }

@@ -99,6 +99,9 @@ pub enum Failure {
     /// The cluster's folder, or what it is for, does not work.
     #[error("{0}")]
     Handoff(String),
+    /// No node was enrolled.
+    #[error("nobody was enrolled: {0}")]
+    Enrol(Box<muser_cluster::enrol::EnrolError>),
     /// A producer cannot serve as it was told.
     #[error("cannot produce: {0}")]
     Produce(String),
@@ -129,7 +132,7 @@ impl Failure {
             Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
             Self::Serve(_) => 5,
             Self::Produce(_) => 75,
-            Self::Handoff(_) => 1,
+            Self::Handoff(_) | Self::Enrol(_) => 1,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Cluster(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),

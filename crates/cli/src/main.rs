@@ -50,6 +50,7 @@ fn run() -> Result<(), Failure> {
         Command::Chat(args) => commands::chat::run(args, &interrupt()?),
         Command::Serve(args) => commands::serve::run(args),
         Command::Produce(args) => commands::produce::run(args),
+        Command::Enroll(args) => commands::enroll::run(args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),

@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod cluster_member;
+pub mod enroll;
 mod generation;
 pub mod plan;
 pub mod serve;
@@ -69,6 +70,8 @@ pub enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Compute long prompts for the servers of a cluster, and send them the keys and values.
     Produce(cluster_member::ProduceArgs),
+    /// Let another machine into the cluster by a ticket, or join with one; both test the link and compare the bits.
+    Enroll(enroll::EnrollArgs),
     /// Start a producer beside this process, answer a prompt with and without it, and compare the bits.
     Demo(cluster_member::DemoArgs),
     /// Print what a handoff of a prompt would move, and who would be expected to compute it quickest.

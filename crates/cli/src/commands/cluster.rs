@@ -26,7 +26,7 @@ use crate::settings::cluster::{
     RevokeArgs, RevokeKeyArgs,
 };
 pub use failure::ClusterFailure;
-use new_folder::NewFolder;
+pub use new_folder::NewFolder;
 
 /// Runs the command.
 pub fn run(args: &ClusterArgs) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ fn begin(args: &BeginArgs) -> Result<(), Failure> {
 }
 
 /// The folder that begins a cluster; the cluster's id and the node in it.
-fn make_first(args: &BeginArgs) -> Result<([u8; 32], NodeFacts), ClusterFailure> {
+pub(super) fn make_first(args: &BeginArgs) -> Result<([u8; 32], NodeFacts), ClusterFailure> {
     let now = now_unix_s()?;
     let new = NewFolder::begin(&args.folder)?;
     let folder = ClusterFolder::new(new.partial());
@@ -229,7 +229,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// A path as one types it in a shell.
-fn shell_word(path: &Path) -> String {
+pub(super) fn shell_word(path: &Path) -> String {
     let text = path.to_string_lossy();
     // What `scp` would take for a flag or for a machine's name.
     let text = if path.is_absolute() { text.into_owned() } else { format!("./{text}") };

@@ -7,6 +7,7 @@ pub mod completions;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod enroll;
 pub mod inspect;
 pub mod logits;
 pub mod plan;

@@ -11,6 +11,7 @@ mod chat;
 mod cluster;
 mod config;
 mod draining;
+mod enroll;
 mod handoff_clients;
 mod handoff_strangers;
 mod handoff_trouble;

@@ -1,0 +1,132 @@
+//! `muser enroll`: lets another machine into the cluster by a ticket, or joins with one.
+//!
+//! Both sides run the engine, because both compute the qualification prompt. Each ends with a line for every test and
+//! with a configuration file in its folder, by which `muser produce` and `muser serve` need no further flags.
+//!
+//! - `issue` is the side that prints the ticket, `join` the side that has it.
+//! - `node_config` is the configuration file, `outcome` is what is printed.
+
+mod issue;
+mod join;
+mod node_config;
+mod outcome;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use muser_cluster::enrol::{EnrolError, Machine, Progress};
+use muser_cluster::identity::NodeName;
+use muser_engine::{ChunkRows, Engine, EngineSettings};
+use muser_host::EngineHost;
+use muser_kernels::attention::KvLayout;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cluster_member::shape;
+use crate::failure::Failure;
+use crate::interrupt::Signal;
+use crate::model;
+use crate::output::tell;
+use crate::settings::enroll::EnrollArgs;
+
+/// Runs the command.
+pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
+    match &args.ticket {
+        None => issue::run(args),
+        Some(text) => join::run(args, text),
+    }
+}
+
+/// An engine that computes the qualification prompt and nothing else.
+struct Computing {
+    machine: Machine,
+    engine: JoinHandle<()>,
+}
+
+impl Computing {
+    fn start(args: &EnrollArgs) -> Result<Self, Failure> {
+        let files = model::open(args.model.as_deref(), &args.hub)?;
+        let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
+        let config = executor.model().config();
+        let (vocab, trained) = (u32::try_from(config.vocab).unwrap_or(u32::MAX), config.context);
+        let kv = KvLayout::from(args.kv);
+        let prompt_tokens = args.tokens.get().min(trained.saturating_sub(1));
+        if prompt_tokens < 2 {
+            return Err(Failure::Usage(format!("--tokens: a prompt of {prompt_tokens} tokens has nothing to bring")));
+        }
+        let context = prompt_tokens + 1;
+        let (shape, identity) = shape(executor.model(), kv, context)?;
+        let needed = executor.model().cache_spec(kv, context)?.peak_bytes(context, model::CHUNK_ROWS.get());
+        let settings = EngineSettings {
+            context,
+            kv,
+            identity,
+            // The pages to compare, and two sequences.
+            budget_bytes: needed.saturating_mul(3),
+            prefix_bytes_max: 0,
+            installed_bytes_max: needed,
+            running_max: NonZeroUsize::MIN,
+            waiting_max: 4,
+            chunk: ChunkRows::DEFAULT,
+        };
+        let started = EngineHost::start(Engine::new(executor, settings)?);
+        let (host, engine) = started.map_err(|reason| Failure::Handoff(reason.to_string()))?;
+        Ok(Self { machine: Machine { host, shape, vocab, prompt_tokens }, engine })
+    }
+
+    /// Ends the engine and all that still uses it.
+    fn end(self, runtime: Runtime) {
+        self.machine.host.stop();
+        drop(self.machine);
+        runtime.shutdown_background();
+        // If it has panicked, that was told.
+        let _ = self.engine.join();
+    }
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    let made = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    made.map_err(|reason| Failure::Handoff(reason.to_string()))
+}
+
+/// Does the work unless a signal comes first; what was under way is then undone as after a failure.
+async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let (mut interrupted, mut terminated) = (
+        signal(SignalKind::interrupt()).map_err(Failure::Signals)?,
+        signal(SignalKind::terminate()).map_err(Failure::Signals)?,
+    );
+    tokio::select! {
+        done = work => done,
+        _ = interrupted.recv() => Err(Failure::Interrupted(Signal::Interrupt)),
+        _ = terminated.recv() => Err(Failure::Interrupted(Signal::Terminate)),
+    }
+}
+
+/// The name asked for, or that of the folder.
+fn name_of(args: &EnrollArgs, folder: &Path) -> Result<NodeName, Failure> {
+    let of_folder = || {
+        let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        NodeName::new(&name)
+            .map_err(|error| Failure::Usage(format!("give a --name, the folder's does not do: {error}")))
+    };
+    args.name.clone().map_or_else(of_folder, Ok)
+}
+
+/// The folder's path from the root, for a configuration that is used from anywhere.
+fn absolute(path: &Path) -> Result<std::path::PathBuf, Failure> {
+    std::path::absolute(path).map_err(Failure::io(path))
+}
+
+fn tell_progress(progress: &Progress<'_>) {
+    match progress {
+        Progress::Refused(error) => tell(format_args!("muser: an attempt was refused: {error}")),
+        Progress::LetIn(node) => tell(format_args!("muser: {} is let in, and tested now", node.name)),
+        Progress::Tested(..) => {}
+    }
+}
+
+/// What is wrong on the way to an enrolment.
+fn failed(error: impl Into<EnrolError>) -> Failure {
+    Failure::Enrol(Box::new(error.into()))
+}
