@@ -1,18 +1,18 @@
 //! `muser demo`: a producer and a decoder on this machine, one prompt both ways, and whether the bits are the same.
 //!
-//! The producer is a process of its own, reached over the loopback interface as any other would be: a cluster of two is
-//! made in a folder that is gone at the end, with certificates, keys and ledger.
+//! The producer is a process of its own, reached over the loopback interface as any other would be: a cluster is begun in a
+//! folder that is gone at the end, the producer joins it with a ticket, and starts with the configuration that it got.
 
-use std::io::{self, BufRead, BufReader, Write};
+mod processes;
+
+use std::io::{self, Write};
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use muser_cluster::enrol::Machine;
 use muser_cluster::handoff::{Address, Handoff, Remote};
-use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
-use muser_cluster::keys::KeyRing;
 use muser_engine::engine::{PrefixReuse, Request};
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer,
@@ -32,9 +32,8 @@ use crate::settings::cluster_member::{DemoArgs, FallbackTo, Prefill, ProducerArg
 const PASSAGE: &str = "The harbour lay still in the morning, and the boats that had come in at night were tied side by side. \
 A girl walked along the wall with a basket, counting them as she did every day, and found one that she did not know. ";
 
-/// The folder's certificates are for an hour: longer than any demonstration.
-const LIFETIME_S: u64 = 3600;
-
+/// Tokens that are compared when the producer joins, if the prompt has as many.
+const QUALIFICATION_TOKENS: usize = 600;
 /// What one way of answering came to.
 struct Outcome {
     first_token: Duration,
@@ -43,29 +42,16 @@ struct Outcome {
     bits: Vec<u64>,
 }
 
-/// The producer's process; ended with the demonstration.
-struct Producing(Child);
-
-impl Drop for Producing {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
     let folder = tempfile::tempdir().map_err(|reason| failed(&reason))?;
-    let (producer_folder, decoder_folder) = make_cluster(folder.path())?;
-    let (_producing, address) = start_producer(args, &producer_folder)?;
+    let (producer_folder, decoder_folder) = (folder.path().join("producer"), folder.path().join("decoder"));
+    processes::begin(&decoder_folder)?;
     let files = model::open(args.model.as_deref(), &args.hub)?;
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let (loaded, trained) = (Arc::clone(executor.model()), executor.model().config().context);
-    let tokenizer = load_tokenizer(&loaded.files().metadata(), loaded.config().vocab)?;
-    let prompt = prompt(args, &tokenizer, trained)?;
-    let kv = KvLayout::from(args.kv);
+    let (vocab, kv) = (loaded.config().vocab, KvLayout::from(args.kv));
+    let prompt = prompt(args, &load_tokenizer(&loaded.files().metadata(), vocab)?, trained)?;
     let (shape, identity) = shape(&loaded, kv, trained)?;
     let needed = loaded.cache_spec(kv, trained)?.peak_bytes(trained, model::CHUNK_ROWS.get());
     let settings = EngineSettings {
@@ -79,23 +65,18 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         waiting_max: 1,
         chunk: ChunkRows::DEFAULT,
     };
-    let producers = ProducerArgs {
-        cluster: Some(decoder_folder.clone()),
-        producer: vec![address],
-        producer_min_tokens: 0,
-        prefill: Prefill::Producer,
-        fallback: FallbackTo::Fail,
-        handoff_seconds: NonZeroU32::new(3600).unwrap_or(NonZeroU32::MIN),
-        producer_stall_seconds: NonZeroU32::new(600).unwrap_or(NonZeroU32::MIN),
-        audit: 0.0,
-        audit_tokens: NonZeroUsize::MIN,
-    };
-    let membership = Membership::load(&decoder_folder)?;
-    let remotes = membership.remotes(&producers, &shape, &membership.quarantine()?)?;
     let (host, _) = EngineHost::start(Engine::new(executor, settings)?).map_err(|reason| failed(&reason))?;
-    let request = request(&prompt, args.predict, loaded.config().vocab, trained);
     let runtime =
         Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(|reason| failed(&reason))?;
+    let prompt_tokens = prompt.len().min(QUALIFICATION_TOKENS);
+    let (host_too, shape_too, tokens) = (host.clone(), shape.clone(), u32::try_from(vocab).unwrap_or(u32::MAX));
+    let machine = Machine { host: host_too, shape: shape_too, vocab: tokens, prompt_tokens };
+    runtime.block_on(processes::enrol(args, &machine, &decoder_folder, &producer_folder))?;
+    let (_producing, address) = processes::start_producer(args, &producer_folder)?;
+    let membership = Membership::load(&decoder_folder)?;
+    let asked = producers(&decoder_folder, address);
+    let remotes = membership.remotes(&asked, &shape, &membership.quarantine()?)?;
+    let request = request(&prompt, args.predict, vocab, trained);
     let (local, (remote, handoff)) = runtime.block_on(async {
         let local = answer_here(&host, request.clone()).await?;
         let remote = answer_with(&remotes[0], &host, request).await?;
@@ -106,58 +87,19 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     written.and_then(|()| if same { Ok(()) } else { Err(Failure::Handoff("the bits differ".into())) })
 }
 
-/// A cluster of two nodes under `root`: the folders of the producer and of the decoder.
-fn make_cluster(root: &Path) -> Result<(PathBuf, PathBuf), Failure> {
-    let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let name = |name: &str| NodeName::new(name).map_err(|reason| failed(&reason));
-    let authority = ClusterAuthority::create(&name("demo")?, now).map_err(|reason| failed(&reason))?;
-    let keys = KeyRing::generate(now).map_err(|reason| failed(&reason))?;
-    let node = |node: &str, roles| {
-        let folder = ClusterFolder::new(root.join(node));
-        let key = NodeKey::generate().map_err(|reason| failed(&reason))?;
-        folder.join(authority.certificate_pem(), &keys).map_err(|reason| failed(&reason))?;
-        folder.save_node_key(&key).map_err(|reason| failed(&reason))?;
-        let grant = Grant { name: name(node)?, roles, lifetime_s: LIFETIME_S };
-        let wanted = key.request().map_err(|reason| failed(&reason))?;
-        let certificate = authority.sign(&wanted, &grant, now).map_err(|reason| failed(&reason))?;
-        folder.save_node_certificate(&certificate).map_err(|reason| failed(&reason))?;
-        Ok::<_, Failure>(folder.path().to_owned())
-    };
-    Ok((node("producer", Roles::Producer)?, node("decoder", Roles::Decoder)?))
-}
-
-/// Starts the producer, and waits until it says where it listens.
-fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Producing, Address), Failure> {
-    let failed = |reason: String| Failure::Handoff(format!("the producer did not start: {reason}"));
-    let program = std::env::current_exe().map_err(|reason| failed(reason.to_string()))?;
-    let mut command = Command::new(program);
-    command.args(["produce", "--listen", "127.0.0.1:0"]).arg("--cluster").arg(folder);
-    command.arg("--cache-type-k").arg(args.kv.to_string()).arg("--cache-type-v").arg(args.kv.to_string());
-    if let Some(path) = &args.model {
-        command.arg("--model").arg(path);
+/// The producer at `address`, asked for every prompt.
+fn producers(decoder: &Path, address: Address) -> ProducerArgs {
+    ProducerArgs {
+        cluster: Some(decoder.to_owned()),
+        producer: vec![address],
+        producer_min_tokens: 0,
+        prefill: Prefill::Producer,
+        fallback: FallbackTo::Fail,
+        handoff_seconds: NonZeroU32::new(3600).unwrap_or(NonZeroU32::MIN),
+        producer_stall_seconds: NonZeroU32::new(600).unwrap_or(NonZeroU32::MIN),
+        audit: 0.0,
+        audit_tokens: NonZeroUsize::MIN,
     }
-    if let Some(reference) = &args.hub.hf_repo {
-        command.arg("--hf-repo").arg(reference.to_string());
-    }
-    if let Some(threads) = args.machine.threads {
-        command.arg("--threads").arg(threads.to_string());
-    }
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut producing = Producing(child.map_err(|reason| failed(reason.to_string()))?);
-    let Some(stderr) = producing.0.stderr.take() else { return Err(failed("it says nothing".into())) };
-    let mut lines = BufReader::new(stderr).lines();
-    let mut said = String::from("it ended");
-    while let Some(Ok(line)) = lines.next() {
-        let address = line.split_once("producing on ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
-        if let Some(address) = address {
-            // It must never wait for a reader.
-            std::thread::spawn(move || lines.for_each(drop));
-            return Ok((producing, address));
-        }
-        said = line;
-    }
-    Err(failed(said))
 }
 
 /// The prompt of a file, or the passage as often as it takes.
@@ -196,7 +138,6 @@ async fn answer_here(host: &EngineHost, request: Request) -> Result<Outcome, Fai
 }
 
 async fn answer_with(remote: &Remote, host: &EngineHost, request: Request) -> Result<(Outcome, Handoff), Failure> {
-    let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
     let began = Instant::now();
     let installation = host.begin_installation(request.prompt.clone(), request.reuse).await;
     let mut installation = installation.map_err(|reason| failed(&reason))?;
@@ -224,6 +165,11 @@ async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, Failure> 
         }
     }
     Err(Failure::Handoff("the engine has stopped".into()))
+}
+
+/// For whatever of the cluster does not work.
+fn failed(reason: &dyn std::fmt::Display) -> Failure {
+    Failure::Handoff(reason.to_string())
 }
 
 fn print(local: &Outcome, remote: &Outcome, handoff: &Handoff, prompt: usize, same: bool) -> io::Result<()> {
