@@ -157,3 +157,29 @@ fn a_node_that_cannot_keep_its_folder_is_not_a_member() {
         assert!(begun.folder.load_revocations().unwrap().revokes(&facts).unwrap().is_some());
     });
 }
+
+#[test]
+fn an_enrolment_that_is_given_up_after_it_has_signed_revokes_what_it_signed() {
+    run(async {
+        let machine = engine(KvLayout::Q8);
+        let begun = Begun::new();
+        let issuer = begun.issuer(&machine, settings(Roles::Producer)).await;
+        let (ticket, kept) = issuer.ticket(&issuer.address().unwrap().to_string()).unwrap();
+        let signed = tokio::sync::Notify::new();
+        let tell = |progress: Progress<'_>| {
+            if matches!(progress, Progress::LetIn(_)) {
+                signed.notify_one();
+            }
+        };
+        let giving_up = async {
+            tokio::select! {
+                ended = issuer.enrol(kept, &tell) => panic!("{ended:?}"),
+                () = signed.notified() => {}
+            }
+        };
+        let ((), applied) = tokio::join!(giving_up, apply(&begun, &machine, "gpu-box", &ticket));
+        assert!(matches!(applied, Err(EnrolError::Closed | EnrolError::Io(_))), "{applied:?}");
+        let facts = ClusterFolder::new(begun.at("of-gpu-box")).load_identity().unwrap().facts().clone();
+        assert!(begun.folder.load_revocations().unwrap().revokes(&facts).unwrap().is_some());
+    });
+}

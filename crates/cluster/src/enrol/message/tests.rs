@@ -130,3 +130,49 @@ fn what_has_no_meaning_is_refused_and_what_cannot_be_said_is_not_sent() {
     let too_long = Message::Bulk(vec![0; 70_000]).frame().unwrap_err();
     assert_eq!(too_long, FrameError::TooLong { kind: Kind::Bulk, bytes: 70_000, most: 65_536 });
 }
+
+/// The tables of the documentation, byte by byte, without the code that writes them.
+#[test]
+fn the_bytes_are_those_of_the_tables() {
+    let frame = |kind: u8, body: &[u8]| {
+        let length = u32::try_from(body.len()).unwrap().to_le_bytes();
+        [b"MUEN".as_slice(), &[1, kind, 0, 0], &length, body].concat()
+    };
+    let mut apply = vec![7; 32];
+    (1..=5).for_each(|digest| apply.extend([digest; 32]));
+    apply.extend(b"\x07gpu-box\x0a[::1]:9932\x0a\x00-----BEGIN");
+    let mut grant = vec![9; 32];
+    grant.extend(b"\x03\x09\0\0\0authority\x0b\0\0\0certificate\x04\0\0\0keys\x02\0\0\0");
+    grant.extend(
+        [[0].as_slice(), &[1; 32], &[5, 0, 0, 0, 0, 0, 0, 0], &[1], &[2; 16], &[6, 0, 0, 0, 0, 0, 0, 0]].concat(),
+    );
+    let mut report = vec![1, 2, 5, 0, 0, 0, 7, 0, 0, 0];
+    let round = |bytes: u64, busy_us: u64| [bytes, 250_000, busy_us].map(u64::to_le_bytes).concat();
+    report.extend([[1].as_slice(), &round(1, u64::MAX), &[2], &round(2, 9), &round(u64::MAX, 9)].concat());
+    let qualification = |difference: [u8; 9]| {
+        let times = [1u64 << 40, 12, 34].map(u64::to_le_bytes).concat();
+        [[0x57, 2, 0, 0, 70, 0, 0, 0].as_slice(), &times, &difference].concat()
+    };
+    report.extend(qualification([0; 9]));
+    let expected = [
+        frame(1, &apply),
+        frame(2, &grant),
+        frame(3, &[]),
+        frame(4, &report),
+        frame(4, &[[0].as_slice(), &qualification([1, 3, 0, 0, 0, 64, 0, 0, 0])].concat()),
+        frame(4, &[[0].as_slice(), &qualification([2, 0, 0, 0, 0, 0x57, 2, 0, 0])].concat()),
+        frame(5, &[]),
+        frame(6, &[]),
+        frame(7, b"\x06\x07\0tensors"),
+        frame(16, &[1, 0, 0, 0, 0, 0, 0, 0]),
+        frame(17, &[2, 0, 0, 0, 0, 0, 0, 0]),
+        frame(18, &[0, 0, 0, 1, 0, 0, 0, 0, 250, 0, 0, 0]),
+        frame(19, &[1, 2, 3]),
+        frame(20, &[3, 0, 0, 0, 0, 0, 0, 0]),
+        frame(21, &[3, 0, 0, 0, 0, 0, 0, 0]),
+        frame(22, &round(3, 9)),
+    ];
+    for (message, expected) in all().into_iter().zip(expected) {
+        assert_eq!(*message.frame().unwrap(), expected, "{message:?}");
+    }
+}
