@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use muser_cluster::handoff::HandoffBytes;
+use muser_cluster::handoff::{Compress, HandoffBytes};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_kv::{CacheSpec, LayerSpec, PAGE_ROWS, PageLayout};
@@ -53,7 +53,9 @@ fn with_half_of_65536_tokens_held_54_2851_percent_of_the_rows_travel() {
 fn handoffs_have_the_frames_pages_and_bytes_that_were_planned() {
     run(async {
         for kv in [KvLayout::Q8, KvLayout::F16] {
-            let cluster = Cluster::new();
+            // What a plan counts is pages as they are.
+            let mut cluster = Cluster::new();
+            cluster.compress = Compress::Never;
             let decoder = machine(kv);
             let producing = cluster.produce("producer", machine(kv), None).await;
             let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
