@@ -6,7 +6,7 @@ use std::ops::Range;
 use muser_kv::{CacheSpec, PAGE_ROWS};
 use muser_wire::{Framing, HandoffPlan, layer_groups};
 
-use super::PAGES_BYTES_MAX;
+use super::FRAME_BYTES;
 
 /// The bytes of one handoff, as they travel unpacked. Other messages are not counted: the request has 4 bytes for each
 /// token, all others together are small.
@@ -60,7 +60,7 @@ impl HandoffBytes {
             let computed = sent.saturating_add(chunk_rows.get()).min(rows);
             let ready = complete(sent, rows)..complete(computed, rows);
             let of_chunk: Vec<_> = pages.iter().map(|pages| common(pages, &ready)).collect();
-            add(&mut framing, plan(&of_chunk)?.framing(PAGES_BYTES_MAX));
+            add(&mut framing, plan(&of_chunk)?.framing(FRAME_BYTES));
             sent = computed;
         }
         let row_bytes = spec.row_payload_bytes(rows, held);

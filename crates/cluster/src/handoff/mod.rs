@@ -43,6 +43,8 @@ pub type Address = std::net::SocketAddr;
 
 /// Longest `Pages` body that is made or taken, in bytes.
 const PAGES_BYTES_MAX: u32 = 16 << 20;
+/// Bytes of a frame of pages, if they are not fewer than a page of each layer: what is packed in one go.
+const FRAME_BYTES: u32 = 512 << 10;
 
 /// What two machines must have in common, and what follows from it for the pages.
 #[derive(Clone, Debug)]

@@ -23,15 +23,13 @@ use super::producer::{Producer, Tell};
 use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
 use super::trust::{Keys, TrustError};
-use super::{Clock, push, socket};
+use super::{Clock, FRAME_BYTES, push, socket};
 use crate::accounting::SendAccount;
 use crate::lane::Lane;
 use crate::pacing::LanePace;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes of a frame of pages, if they are not fewer than a page of each layer: what is packed in one go.
-const FRAME_BYTES: u32 = 512 << 10;
 /// Bytes that are written at once: what is encrypted and counted in one go.
 const WRITE_BYTES: usize = 64 << 10;
 /// What the kernel has been given and has not sent is bounded by this, or by what the pace allows in 10 ms.

@@ -27,9 +27,9 @@ fn a_prompt_of_130815_tokens_has_1823184896_bytes_of_rows_and_all_else_is_told_a
     let pages = 13 * 2044 + 39 * 33;
     assert_eq!((bytes.plan.page_count(), bytes.payload_bytes()), (pages, pages * 65_536));
     assert_eq!(bytes.rounding_bytes, pages * 65_536 - 1_823_184_896);
-    // The global group goes out with each of 256 chunks of 8 pages, 13 layers of 64 KiB each: below 16 MiB, so one frame a
-    // chunk. The local groups go out with the last 5 chunks: positions from 128,767 on lie in pages 2011 to 2043.
-    assert_eq!(bytes.framing.frames, 256 + 3 * 5);
+    // 13 layers of 64 KiB are more than the 512 KiB of other frames, so that a frame has one page of each: 2044 of the global
+    // group, and 33 of each local one, as positions from 128,767 on lie in pages 2011 to 2043.
+    assert_eq!(bytes.framing.frames, 2044 + 3 * 33);
     // A frame has a header of 24 bytes, a digest of 32 and 33 bytes in front of its entries; a page has 8 in front of it.
     let framing = &bytes.framing;
     assert_eq!((framing.header_bytes, framing.digest_bytes), (24 * framing.frames, 32 * framing.frames));
