@@ -1,12 +1,14 @@
 //! `muser serve` when its producer freezes, dies, comes back, or takes the whole cluster with it: what clients are told.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use muser_cluster::ledger::{HEADER_BYTES, RECORD_BYTES};
 use serde_json::{Value, json};
 
-use crate::common::Folder;
+use crate::common::{Folder, muser};
 use crate::produce::{Producing, cluster, complete};
 use crate::serving::Serving;
 
@@ -178,4 +180,32 @@ fn a_server_goes_on_alone_under_load_when_producer_and_cluster_folder_vanish() {
     for serving in [alone, helped] {
         ends_well(serving);
     }
+}
+
+#[test]
+fn a_ledger_with_a_torn_tail_serves_on_and_a_damaged_one_keeps_the_server_from_starting() {
+    let folder = Folder::new();
+    let (producer, decoder) = cluster(&folder);
+    let producing = produce(&producer, "127.0.0.1:0");
+    let ledger = Path::new(&decoder).join("ledger/replay.ledger");
+    let length = || usize::try_from(std::fs::metadata(&ledger).unwrap().len()).unwrap();
+    let helped = serve(&decoder, &producing.address, &[]);
+    for number in 0..3 {
+        assert_eq!(complete(&helped, &prompt(number)).1["kv_source"], "producer");
+    }
+    ends_well(helped);
+    assert_eq!(length(), HEADER_BYTES + 3 * RECORD_BYTES);
+    // As a crash leaves it: the last record is there in part.
+    std::fs::OpenOptions::new().write(true).open(&ledger).unwrap().set_len(length() as u64 - 70).unwrap();
+    let helped = serve(&decoder, &producing.address, &[]);
+    assert_eq!(complete(&helped, &prompt(3)).1["kv_source"], "producer");
+    ends_well(helped);
+    assert_eq!(length(), HEADER_BYTES + 3 * RECORD_BYTES);
+    let mut bytes = std::fs::read(&ledger).unwrap();
+    bytes[HEADER_BYTES + 20] ^= 1;
+    std::fs::write(&ledger, &bytes).unwrap();
+    let flags = ["serve", "--port", "0", "--cluster", &decoder, "--producer", &producing.address];
+    let refused = muser(&flags).refused(1);
+    assert!(refused.contains(&format!("the record at byte {HEADER_BYTES} of the ledger is damaged")), "{refused}");
+    assert_eq!(std::fs::read(&ledger).unwrap(), bytes, "it was left as it is");
 }
