@@ -35,11 +35,14 @@ import handoff_world as world
 
 PRODUCER, DECODER = "muser-trial-p", "muser-trial-d"
 VETH, TUN = "10.98.1", "10.98.2"
-REPEATS = 5
+REPEATS = 3
+# Least, usual and largest bytes of a TCP buffer. A round trip of 20 ms at 10 Gbit/s holds 25 MB.
+LARGE_BUFFERS = "4096 262144 134217728"
 # Kind, Gbit/s, round trip in ms, and Gbit/s that the producer is to keep.
 WIRES = [
     ("loopback", None, None, None),
     ("loopback", None, None, 3.0),
+    ("veth", 0.1, None, None),
     ("veth", 1, None, None),
     ("veth", 1, None, 0.9),
     ("veth", 10, None, None),
@@ -50,6 +53,7 @@ WIRES = [
     ("tun", 10, 0.2, None),
     ("tun", 10, 2, None),
     ("tun", 10, 20, None),
+    ("tun, large buffers", 10, 20, None),
 ]
 
 
@@ -146,6 +150,10 @@ def wire(kind, gbit, round_trip_ms):
         shape(gbit)
         yield f"{VETH}.1", away
         return
+    if kind == "tun, large buffers":
+        for name in (PRODUCER, DECODER):
+            for buffers in ("tcp_rmem", "tcp_wmem"):
+                run("ip", "netns", "exec", name, "sh", "-c", f"echo {LARGE_BUFFERS} > /proc/sys/net/ipv4/{buffers}")
     command = [sys.executable, __file__, "--carry", str(gbit), str(round_trip_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as carrier:
         try:
@@ -255,7 +263,7 @@ def checks(trials):
         if trial["pace_gbit_per_s"]:
             percent = trial["repeated_percent_of_pace"]
             found.append((f"{name}: at least 90 % of the pace: {percent} %", percent is not None and percent >= 90))
-        elif trial["wire_gbit_per_s"] == 10:
+        elif trial["wire_gbit_per_s"] == 10 and (trial["round_trip_ms"] or 0) < 20 or "large" in trial["wire"]:
             rate = trial["repeated_busy_gbit_per_s"]
             found.append((f"{name}: more than 3.0 Gbit/s while sending: {rate}", rate is not None and rate > 3.0))
     return [{"check": name, "holds": bool(holds)} for name, holds in found]
@@ -292,7 +300,8 @@ def main():
         f"scripts/handoff_netns.py target/release/muser {pathlib.Path(args[1]).name} {pathlib.Path(model).name} {tokens}",
         note="producer, decoder, and whoever carries packets share the machine and its processors. prefill_here_ms is the time "
         "to the first token of a server without a producer, the least of three; wire_ms is the payload at the lower of the "
-        "wire's rate and the pace. A tun wire is a script that carries packets of up to 60,000 bytes",
+        "wire's rate and the pace. A tun wire is a script that carries packets of up to 60,000 bytes. "
+        "Large buffers are those of net.ipv4.tcp_rmem and tcp_wmem; with the usual ones 20 ms at 10 Gbit/s is not judged",
         checks=found, trials=trials,
     )
     for each in found:
