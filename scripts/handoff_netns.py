@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Handoffs between two network namespaces, over wires of known rate and delay: times, rates, and how well they overlap.
 
-    handoff_netns.py MUSER RECORD MODEL TOKENS     as root; MODEL is a file, or `shipped`
+    handoff_netns.py MUSER RECORD MODEL TOKENS [KIND]     as root; MODEL is a file, or `shipped`; KIND of the wires, or all
     handoff_netns.py --short MUSER                 one wire of 1 Gbit/s and one prompt of the shipped model, in seconds
     handoff_netns.py --check                       says why it cannot run here, and fails, if it cannot
 
@@ -284,7 +284,8 @@ def main():
         return None
     short = args[:1] == ["--short"]
     muser, model, tokens = (args[1], "shipped", 1000) if short else (args[0], args[2], int(args[3]))
-    wires = [("veth", 1, None, 0.5)] if short else WIRES
+    kind = args[4] if len(args) > 4 else ""
+    wires = [("veth", 1, None, 0.5)] if short else [wire for wire in WIRES if kind in ("", wire[0])]
     what = json.dumps([os.path.abspath(muser), model if model == "shipped" else os.path.abspath(model), tokens, wires])
     with namespaces():
         command = ["ip", "netns", "exec", DECODER, sys.executable, __file__, "--inside", what]
@@ -298,7 +299,7 @@ def main():
     world.record(
         args[1],
         "handoffs between two network namespaces, over wires of known rate and delay",
-        f"scripts/handoff_netns.py target/release/muser {pathlib.Path(args[1]).name} {pathlib.Path(model).name} {tokens}",
+        f"scripts/handoff_netns.py target/release/muser {pathlib.Path(args[1]).name} {pathlib.Path(model).name} {tokens} {kind}".rstrip(),
         note="producer, decoder, and whoever carries packets share the machine and its processors. first_token_here_ms is that "
         "of a server without a producer, the least of three; producer_compute_ms is what the producer says of the same prompt, while "
         "the decoder takes what is sent on the same processors; wire_ms is the payload at the lower of the "
