@@ -35,7 +35,8 @@ import handoff_world as world
 
 PRODUCER, DECODER = "muser-trial-p", "muser-trial-d"
 VETH, TUN = "10.98.1", "10.98.2"
-REPEATS = 3
+# Prompts that nobody has computed before, and answers to one that the producer has.
+FIRSTS, REPEATS = 3, 5
 # Least, usual and largest bytes of a TCP buffer. A round trip of 20 ms at 10 Gbit/s holds 25 MB.
 LARGE_BUFFERS = "4096 262144 134217728"
 # Kind, Gbit/s, round trip in ms, and Gbit/s that the producer is to keep.
@@ -199,7 +200,8 @@ def sent(line):
 
 
 def trial(muser, model, prompts, alone, conditions):
-    """A first answer to a prompt, and the same one several times more, over one wire."""
+    """A first answer to each prompt, and that to the last one several times more, over one wire."""
+    here_ms, answers = alone
     kind, gbit, delay, pace = conditions
     flags = [*model, "-ctk", "f16", "-ctv", "f16"]
     paced = ["--pace", str(pace)] if pace else []
@@ -209,13 +211,16 @@ def trial(muser, model, prompts, alone, conditions):
         trip, client = round_trip_ms(far.address), world.Client(near)
         # A lane is made, and both engines have run.
         timed(client, prompts[0])
-        here_ms, expected = alone
-        first_ms, first = timed(client, prompts[1])
-        times, repeats, right = first["timings"], [], same(first, expected)
+        firsts, repeats, right = [], [], True
+        for prompt, expected in zip(prompts[1:], answers):
+            first_ms, first = timed(client, prompt)
+            times = first["timings"]
+            right &= same(first, expected) and times["kv_source"] == "producer"
+            firsts.append({"first_token_ms": first_ms, "producer_compute_ms": times["kv_compute_ms"]})
         for _ in range(REPEATS):
             heard = len(far.lines)
-            again_ms, again = timed(client, prompts[1])
-            right &= same(again, expected) and again["timings"]["kv_source"] == "producer"
+            again_ms, again = timed(client, prompts[-1])
+            right &= same(again, answers[-1]) and again["timings"]["kv_source"] == "producer"
             line = far.wait_for(r"handoff to .*", heard, 20).group(0)
             bits = again["timings"]["kv_payload_bytes"] * 8
             repeats.append({"first_token_ms": again_ms, "handoff_ms": again["timings"]["kv_ms"],
@@ -226,18 +231,20 @@ def trial(muser, model, prompts, alone, conditions):
     # The kernel counts in ticks: of a short handoff it tells no rate.
     told = lambda name: [repeat[name] for repeat in repeats if repeat[name] is not None]
     middle = lambda name: statistics.median(told(name)) if told(name) else None
-    compute_ms = times["kv_compute_ms"]
-    bound_ms = max(compute_ms, wire_ms or 0)
+    for first in firsts:
+        bound_ms = max(first["producer_compute_ms"], wire_ms or 0)
+        first["over_longer_of_compute_and_wire"] = first["first_token_ms"] / bound_ms
     result = {
         "wire": kind, "wire_gbit_per_s": gbit, "round_trip_ms": delay, "round_trip_measured_ms": trip, "pace_gbit_per_s": pace,
-        "prompt_tokens": len(prompts[1]), "payload_bytes": payload, "same_bits": right and times["kv_source"] == "producer",
-        "first_token_here_ms": here_ms, "first_token_ms": first_ms, "producer_compute_ms": compute_ms, "wire_ms": wire_ms,
-        "first_token_over_longer_of_compute_and_wire": first_ms / bound_ms,
+        "prompt_tokens": len(prompts[-1]), "payload_bytes": payload, "same_bits": right, "first_token_here_ms": here_ms, "wire_ms": wire_ms,
+        "first": firsts, "first_token_ms": statistics.median(first["first_token_ms"] for first in firsts),
+        "first_token_over_longer_of_compute_and_wire":
+            statistics.median(first["over_longer_of_compute_and_wire"] for first in firsts),
         "repeated": repeats, "repeated_busy_gbit_per_s": middle("busy_gbit_per_s"),
         "repeated_handoff_gbit_per_s": middle("handoff_gbit_per_s"),
         "repeated_percent_of_pace": middle("percent_of_pace") if pace else None,
     }
-    print({name: value for name, value in result.items() if name != "repeated"}, file=sys.stderr)
+    print({name: value for name, value in result.items() if name not in ("first", "repeated")}, file=sys.stderr)
     return result
 
 
@@ -245,12 +252,12 @@ def inside(muser, model, tokens, wires):
     """All trials, from the decoder's namespace."""
     choose = random.Random(3)
     of_model = [] if model == "shipped" else ["-m", model]
-    prompts = [[choose.randrange(3, 500) for _ in range(length)] for length in (70, tokens)]
+    prompts = [[choose.randrange(3, 500) for _ in range(length)] for length in (70, *[tokens] * FIRSTS)]
     with world.serve(muser, [*of_model, "-ctk", "f16", "-ctv", "f16", "--cache-ram", "0"]) as server:
         client = world.Client(server)
         timed(client, prompts[0])
-        # The least of three: what an engine needs that is not disturbed.
-        alone = min((timed(client, prompts[1]) for _ in range(3)), key=lambda found: found[0])
+        alone = [timed(client, prompt) for prompt in prompts[1:]]
+    alone = statistics.median(ms for ms, _ in alone), [answer for _, answer in alone]
     return [trial(muser, of_model, prompts, alone, conditions) for conditions in wires]
 
 
@@ -301,7 +308,7 @@ def main():
         "handoffs between two network namespaces, over wires of known rate and delay",
         f"scripts/handoff_netns.py target/release/muser {pathlib.Path(args[1]).name} {pathlib.Path(model).name} {tokens} {kind}".rstrip(),
         note="producer, decoder, and whoever carries packets share the machine and its processors. first_token_here_ms is that "
-        "of a server without a producer, the least of three; producer_compute_ms is what the producer says of the same prompt, while "
+        "of a server without a producer; it and those of first answers are medians; producer_compute_ms is what the producer says of the same prompt, while "
         "the decoder takes what is sent on the same processors; wire_ms is the payload at the lower of the "
         "wire's rate and the pace. A tun wire is a script that carries packets of up to 60,000 bytes. "
         "Large buffers are those of net.ipv4.tcp_rmem and tcp_wmem; with the usual ones 20 ms at 10 Gbit/s is not judged",

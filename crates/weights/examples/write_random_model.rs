@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "muse-glimmer" => glimmer(32, 4),
         "muse-glimmer-long" => glimmer(512, 8),
         "muse-glimmer-fat" => glimmer(1024, 24),
+        "muse-glimmer-fat-long" => glimmer(512, 8),
         "qwen2" => Architecture::Qwen2 { tied_output: true },
         "qwen3" => Architecture::Qwen3 { tied_output: false },
         other => return Err(format!("no architecture {other:?}").into()),
@@ -45,6 +46,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         "muse-glimmer-long" => ModelSpec { layers: 8, hidden: 256, query_heads: 4, context: 16_384, ..usual },
         "muse-glimmer-fat" => {
             ModelSpec { layers: 24, hidden: 256, query_heads: 16, kv_heads: 16, head_dim: 128, context: 4096, ..usual }
+        }
+        "muse-glimmer-fat-long" => {
+            ModelSpec { layers: 8, hidden: 256, query_heads: 16, kv_heads: 16, head_dim: 128, context: 16_384, ..usual }
         }
         _ => usual,
     };
