@@ -215,12 +215,13 @@ impl State {
     fn queue_ms(&self, place: Place, status: &EngineStatus, now_ms: u64) -> f64 {
         let time = |rows: &Range<u64>| self.policy.compute_ms(place, rows).unwrap_or(0.0);
         let given = self.under_way.values().filter(|work| work.place == place && !work.runs_here);
-        let given_ms: f64 = given.map(|work| time(&work.rows)).sum();
+        // An empty sum would be -0.0, which people would read.
+        let given_ms = given.fold(0.0, |sum, work| sum + time(&work.rows));
         if place == Place::Local {
             let running = status.slots.iter().filter_map(|slot| slot.task);
             let rest =
                 running.map(|task| task.computed_tokens.min(task.prompt_tokens) as u64..task.prompt_tokens as u64);
-            return given_ms + rest.map(|rows| time(&rows)).sum::<f64>();
+            return rest.fold(given_ms, |sum, rows| sum + time(&rows));
         }
         let last_ms =
             self.queues.get(&place).map_or(0.0, |(last_ms, at_ms)| last_ms - now_ms.saturating_sub(*at_ms) as f64);
