@@ -76,7 +76,7 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
     assert!(of_local["kv_fallback"].is_null(), "{of_local}");
     let (_, known) = complete(&first, &prompt(2));
     for candidate in known["kv_choice"]["candidates"].as_array().unwrap() {
-        let ms = |name: &str| candidate[name].as_f64().unwrap();
+        let ms = |name: &str| candidate[name].as_f64().unwrap_or_else(|| panic!("no {name} in {known}"));
         let sum = ms("queue_ms") + ms("compute_ms").max(ms("wire_ms")) + ms("fixed_ms");
         assert!((ms("total_ms") - sum).abs() < 1e-6 && ms("compute_ms") > 0.0, "{candidate}");
         assert_eq!(candidate["place"] == "local", ms("wire_ms") == 0.0, "{candidate}");

@@ -272,7 +272,9 @@ impl LocalWatch {
         let of_others: usize = before.iter().zip(&after).map(|((_, from), (_, to))| to.saturating_sub(*from)).sum();
         let own = (rows.end - rows.start) as f64;
         let total_ms = at.saturating_duration_since(started.at).as_secs_f64() * 1e3;
-        let compute_ms = if same { total_ms * own / (own + of_others as f64) } else { total_ms };
+        // The share is rounded first: at most 1, it leaves no less than nothing for the queue.
+        let share = if same { own / (own + of_others as f64) } else { 1.0 };
+        let compute_ms = total_ms * share;
         let observation = Observation {
             place: Place::Local,
             compute: rows,

@@ -175,3 +175,15 @@ fn a_wire_that_carries_packed_pages_is_as_quick_as_what_they_hold() {
     assert!((cost.wire_ms - 400.0).abs() < 1e-6 && (cost.compute_ms - 100.0).abs() < 1e-6, "{cost:?}");
     assert!((cost.fixed_ms - 93.0).abs() < 1e-6, "{cost:?}");
 }
+
+#[test]
+fn a_prompt_that_had_the_engine_to_itself_teaches_whatever_its_time() {
+    let began = Instant::now();
+    for micros in (50_000..60_000).step_by(7) {
+        let chooser = Arc::new(Chooser::new(Policy::new(PolicySettings::default(), [0; 32]), None, 256));
+        let mut watch = chooser.watch(0, 228);
+        watch.started(began, 0, 0, &status(&[]));
+        watch.first_token(began + Duration::from_micros(micros), &status(&[]));
+        assert!(chooser.lock().policy.knows(LOCAL), "{micros} us");
+    }
+}
