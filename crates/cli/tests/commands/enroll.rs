@@ -145,7 +145,8 @@ fn what_is_no_ticket_is_wrong_usage_and_a_failed_enrolment_leaves_no_folder_and_
     let ticket = waiting.ticket.clone();
     assert_eq!(waiting.ended().code, Some(143));
     let late = join(&ticket, &gpu_box, &[]).refused(1);
-    assert!(late.contains("cannot be reached"), "{late}");
+    // Another program may have the port by now, and whatever it is, it does not have the CA.
+    assert!(late.contains("nobody was enrolled"), "{late}");
     assert_eq!(folder.names(), ["desk"]);
     let taken = join(&ticket, &desk, &[]).refused(2);
     assert!(taken.contains("exists already"), "{taken}");
