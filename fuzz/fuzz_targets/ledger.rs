@@ -1,4 +1,5 @@
-//! Any bytes as a replay ledger: it opens or is refused. What opens refuses all it holds, takes one more, and reopens.
+//! Any bytes as a replay ledger, and a ledger that was written and then cut and changed: it opens or is refused. What opens
+//! refuses all it holds, takes one more, and reopens.
 //!
 //! `cargo +nightly fuzz run ledger -- -max_len=4096`
 
@@ -41,24 +42,58 @@ impl LedgerStorage for Memory {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
-    let memory = Memory(Arc::new(Mutex::new(bytes.to_vec())));
-    let Ok(ledger) = Ledger::open(memory.clone(), ENTRIES_MAX) else { return };
-    let held = ledger.len();
-    let entry = LedgerEntry {
-        key_id: u32::MAX,
-        nonce: [0xa5; 32],
+/// Entry number `number` of a ledger.
+fn entry(number: u8) -> LedgerEntry {
+    LedgerEntry {
+        key_id: 1,
+        nonce: [number; 32],
         prompt_digest: [0; 32],
         boot_id: [0; 16],
         first_page: 0,
         rows: 1,
         expiry_unix_ms: u64::MAX,
         time_unix_ms: 0,
-    };
-    let accepted = ledger.record(entry).is_ok();
-    assert!(ledger.record(entry).is_err());
+    }
+}
+
+/// A ledger of some entries; checksums keep a fuzzer from making one.
+fn written(entries: u8) -> Vec<u8> {
+    let memory = Memory(Arc::default());
+    let ledger = Ledger::open(memory.clone(), ENTRIES_MAX).expect("an empty ledger opens");
+    (0..entries).for_each(|number| ledger.record(entry(number)).expect("there is room, and none comes twice"));
+    drop(ledger);
+    let bytes = memory.0.lock().unwrap().clone();
+    bytes
+}
+
+/// Cuts the ledger, and changes a byte for every three.
+fn damaged(mut ledger: Vec<u8>, kept: u8, changes: &[u8]) -> Vec<u8> {
+    ledger.truncate(ledger.len() * (usize::from(kept) + 1) / 256);
+    for change in changes.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]]));
+        if let Some(byte) = ledger.get_mut(at) {
+            *byte ^= change[2];
+        }
+    }
+    ledger
+}
+
+fn check(bytes: Vec<u8>) {
+    let memory = Memory(Arc::new(Mutex::new(bytes)));
+    let Ok(ledger) = Ledger::open(memory.clone(), ENTRIES_MAX) else { return };
+    let held = ledger.len();
+    let another = entry(u8::MAX);
+    let accepted = ledger.record(another).is_ok();
+    assert!(ledger.record(another).is_err());
     drop(ledger);
     let again = Ledger::open(memory, ENTRIES_MAX).expect("what was opened and written to opens again");
     assert_eq!(again.len(), held + usize::from(accepted));
-    assert!(again.record(entry).is_err());
+    assert!(again.record(another).is_err());
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    check(bytes.to_vec());
+    if let [entries, kept, changes @ ..] = bytes {
+        check(damaged(written(entries % 8), *kept, changes));
+    }
 });
