@@ -1,54 +1,9 @@
 //! Audits through the door: a verdict between other work, an end when nobody waits, and nothing left of either.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-
-use muser_engine::engine::{Audit, Export, Installation, Installed, PrefixReuse, Request, Verdict};
-use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
+use muser_engine::engine::{Audit, Export, Installation, Installed, PrefixReuse, Verdict};
 use muser_host::{Answer, EngineHost, Refused, What};
-use muser_kernels::attention::KvLayout;
-use muser_kernels::cpu::Kernels;
-use muser_model::{Executor, Model};
-use muser_weights::gguf::ModelFiles;
-use tokio::runtime::{Builder, Runtime};
 
-static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
-
-fn start(rows: usize) -> (EngineHost, JoinHandle<()>) {
-    let files = Arc::new(ModelFiles::from_bytes(SHIPPED.to_vec()).unwrap());
-    let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
-    let rows = NonZeroUsize::new(rows).unwrap();
-    let executor = Executor::new(model, Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
-    let settings = EngineSettings {
-        context: 2048,
-        kv: KvLayout::Q8,
-        identity: [0; 32],
-        budget_bytes: 64 << 20,
-        prefix_bytes_max: 32 << 20,
-        installed_bytes_max: 64 << 20,
-        running_max: NonZeroUsize::new(2).unwrap(),
-        waiting_max: 4,
-        chunk: ChunkRows::DEFAULT,
-    };
-    EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap()
-}
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().build().unwrap()
-}
-
-fn request(prompt: Vec<u32>, tokens_max: usize) -> Request {
-    Request {
-        prompt,
-        tokens_max: Some(tokens_max),
-        context: 2048,
-        stop_tokens: Arc::new([]),
-        sampling: SamplingSettings::greedy(),
-        logprobs: None,
-        reuse: PrefixReuse::Isolate,
-    }
-}
+use crate::world::{isolated, runtime, start};
 
 fn prompt(tokens: usize) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(9);
@@ -59,7 +14,7 @@ fn prompt(tokens: usize) -> Vec<u32> {
 async fn bring(producer: &EngineHost, mut installation: Installation, wrong: Option<(usize, usize)>) -> Installed {
     let wanted = installation.tokens().to_vec();
     let export = Export::new(installation.spec(), wanted.len(), installation.held_pages());
-    let mut answer = producer.submit_exported(request(wanted, 0), export).await.unwrap();
+    let mut answer = producer.submit_exported(isolated(wanted, 0), export).await.unwrap();
     while let Some(news) = answer.next().await {
         match news.what {
             What::Progress { pages, .. } => {
@@ -103,7 +58,7 @@ fn a_verdict_comes_while_others_generate_and_names_the_wrong_page() {
             decoder.begin_installation(prompt(1500), PrefixReuse::Share).await.unwrap().spec().layers().to_vec();
         let global = layers.iter().rposition(|layer| layer.window.is_none()).unwrap();
         let wrong = bring(&producer, begin().await.unwrap(), Some((global, 5))).await;
-        let other = decoder.submit(request(vec![5, 6, 7], 200)).await.unwrap();
+        let other = decoder.submit(isolated(vec![5, 6, 7], 200)).await.unwrap();
         for page in [received.start, 5, received.end - 1] {
             let audit = audit_of(&decoder, &producer, &honest, page).await;
             let tokens = audit.tokens();
@@ -152,7 +107,7 @@ fn an_audit_that_nobody_waits_for_ends_and_leaves_nothing() {
                 assert!(watched.changed().await);
             }
         }
-        finish(decoder.submit(request(vec![7], 1)).await.unwrap()).await;
+        finish(decoder.submit(isolated(vec![7], 1)).await.unwrap()).await;
         // All ten to their ends would be 92 steps each; on a busy machine some may end before this thread leaves them.
         let status = decoder.status();
         assert!(status.totals.steps < 10 * 92, "{:?}", status.totals);

@@ -1,50 +1,9 @@
 //! What goes through the door: answers, pages out of one engine, and pages into another.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::thread::JoinHandle;
-
-use muser_engine::engine::{Export, Installation, PrefixReuse, Request};
-use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
+use muser_engine::engine::{Export, Installation, PrefixReuse};
 use muser_host::{EngineHost, Refused, What};
-use muser_kernels::attention::KvLayout;
-use muser_kernels::cpu::Kernels;
-use muser_model::{Executor, Model};
-use muser_weights::gguf::ModelFiles;
-use tokio::runtime::Builder;
 
-static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
-
-fn start() -> (EngineHost, JoinHandle<()>) {
-    let files = Arc::new(ModelFiles::from_bytes(SHIPPED.to_vec()).unwrap());
-    let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
-    let rows = NonZeroUsize::new(128).unwrap();
-    let executor = Executor::new(model, Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
-    let settings = EngineSettings {
-        context: 1024,
-        kv: KvLayout::Q8,
-        identity: [0; 32],
-        budget_bytes: 64 << 20,
-        prefix_bytes_max: 32 << 20,
-        installed_bytes_max: 32 << 20,
-        running_max: NonZeroUsize::new(2).unwrap(),
-        waiting_max: 4,
-        chunk: ChunkRows::DEFAULT,
-    };
-    EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap()
-}
-
-fn request(prompt: Vec<u32>, tokens_max: usize) -> Request {
-    Request {
-        prompt,
-        tokens_max: Some(tokens_max),
-        context: 1024,
-        stop_tokens: Arc::new([]),
-        sampling: SamplingSettings::greedy(),
-        logprobs: None,
-        reuse: PrefixReuse::Share,
-    }
-}
+use crate::world::{isolated, request, runtime, start};
 
 /// The tokens of an answer, and how many of the prompt's were there already.
 async fn tokens(mut answer: muser_host::Answer) -> (usize, Vec<u32>) {
@@ -82,9 +41,9 @@ async fn bring(producer: &EngineHost, installation: &mut Installation) {
 
 #[test]
 fn pages_go_from_one_engine_to_another_and_the_answer_is_the_same() {
-    let (producer, producing) = start();
-    let (decoder, decoding) = start();
-    Builder::new_current_thread().build().unwrap().block_on(async {
+    let (producer, producing) = start(128);
+    let (decoder, decoding) = start(128);
+    runtime().block_on(async {
         let mut random = fastrand::Rng::with_seed(8);
         let whole: Vec<u32> = (0..700).map(|_| random.u32(3..4096)).collect();
         for length in [2, 65, 300, 301, 700] {
@@ -94,7 +53,7 @@ fn pages_go_from_one_engine_to_another_and_the_answer_is_the_same() {
             let installed = installation.finish().unwrap();
             let answer = decoder.submit_installed(request(prompt.clone(), 20), installed).await.unwrap();
             let (reused, remote) = tokens(answer).await;
-            let isolated = Request { reuse: PrefixReuse::Isolate, ..request(prompt, 20) };
+            let isolated = isolated(prompt, 20);
             let (_, local) = tokens(producer.submit(isolated).await.unwrap()).await;
             assert_eq!((reused, remote), (length - 1, local), "{length} tokens");
         }
@@ -108,13 +67,13 @@ fn pages_go_from_one_engine_to_another_and_the_answer_is_the_same() {
 
 #[test]
 fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
-    let (host, thread) = start();
-    Builder::new_current_thread().build().unwrap().block_on(async {
+    let (host, thread) = start(128);
+    runtime().block_on(async {
         let mut watched = host.clone();
         for round in 0..20 {
             let mut installation = host.begin_installation(vec![7; 900], PrefixReuse::Isolate).await.unwrap();
             let export = Export::new(installation.spec(), 899, 0);
-            let wanted = Request { reuse: PrefixReuse::Isolate, ..request(vec![7; 899], 0) };
+            let wanted = isolated(vec![7; 899], 0);
             let mut answer = host.submit_exported(wanted, export).await.unwrap();
             let news = answer.next().await.unwrap();
             assert!(matches!(news.what, What::Started { .. }));
@@ -128,7 +87,7 @@ fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
             }
         }
         // The engine tells what it holds after a step, and the last pages may have been let go of after the last one.
-        tokens(host.submit(Request { reuse: PrefixReuse::Isolate, ..request(vec![7], 1) }).await.unwrap()).await;
+        tokens(host.submit(isolated(vec![7], 1)).await.unwrap()).await;
         let status = host.status();
         // On a busy machine some may have been computed before this thread came to leave them.
         let totals = status.totals;
