@@ -112,19 +112,6 @@ fn serving(decoder: &str, producers: &[&str], more: &[&str]) -> Serving {
     Serving::start(&flags.into_iter().chain(producers).chain(more.iter().copied()).collect::<Vec<_>>())
 }
 
-fn end(serving: Serving) -> String {
-    serving.signal("TERM");
-    let (code, said) = serving.ended();
-    assert_eq!(code, Some(0), "{said}");
-    said
-}
-
-fn metric(serving: &Serving, name: &str) -> f64 {
-    let text = serving.ask("GET", "/metrics", "", "");
-    let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(found, _)| found == name));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 fn quarantined(decoder: &str) -> Value {
     let shown = muser(&["cluster", "show", decoder, "--json"]).done().stdout;
     serde_json::from_str::<Value>(&shown).unwrap()["quarantined"].take()
@@ -142,7 +129,7 @@ fn a_producer_with_other_weights_is_found_and_not_asked_again_until_it_is_readmi
     let (right, _) = complete(&alone, &prompt(0));
     let (wrong, times) = complete(&trusting, &prompt(0));
     assert!(right != wrong && times["kv_source"] == "producer" && times["kv_audit"].is_null(), "{times}");
-    end(trusting);
+    trusting.stopped();
 
     let auditing = serving(&decoder, &producers, &["--audit", "1"]);
     let (answer, times) = complete(&auditing, &prompt(0));
@@ -157,14 +144,14 @@ fn a_producer_with_other_weights_is_found_and_not_asked_again_until_it_is_readmi
     for (name, value) in
         [("audits", 1.0), ("audit_mismatches", 1.0), ("handoff_fallbacks", 1.0), ("audits_skipped", 0.0)]
     {
-        assert_eq!(metric(&auditing, &format!("muser:{name}_total")), value, "{name}");
+        assert_eq!(auditing.metric(&format!("muser:{name}_total")), value, "{name}");
     }
-    assert!(metric(&auditing, "muser:audit_tokens_total") >= 1.0);
-    assert_eq!(metric(&auditing, &format!("muser:handoff_failures_total{{producer=\"{}\"}}", liar.address)), 1.0);
+    assert!(auditing.metric("muser:audit_tokens_total") >= 1.0);
+    assert_eq!(auditing.metric(&format!("muser:handoff_failures_total{{producer=\"{}\"}}", liar.address)), 1.0);
     let (answer, times) = complete(&auditing, &prompt(1));
     assert_eq!(answer, complete(&alone, &prompt(1)).0);
     assert!(times["kv_fallback"].as_str().unwrap().contains("quarantined") && times["kv_audit"].is_null(), "{times}");
-    let said = end(auditing);
+    let said = auditing.stopped();
     for part in [&liar.node, &liar.address, &place] {
         assert!(said.contains(part), "{said}");
     }
@@ -185,13 +172,13 @@ fn a_producer_with_other_weights_is_found_and_not_asked_again_until_it_is_readmi
     // The server finds out by itself.
     muser(&["cluster", "readmit", &decoder, &liar.node]).done();
     assert_eq!(complete(&again, &prompt(4)).1["kv_source"], "producer");
-    end(again);
+    again.stopped();
     assert_eq!(quarantined(&decoder), json!([]));
     assert!(muser(&["cluster", "readmit", &decoder, &liar.node]).refused(2).contains("is not quarantined"));
     fs::write(format!("{decoder}/quarantine.toml"), "quarantined = 7").unwrap();
     let refused = muser(&["serve", "--cluster", &decoder, "--producer", &liar.address, "--port", "0"]);
     assert!(refused.refused(1).contains("quarantine.toml"));
-    end(alone);
+    alone.stopped();
 }
 
 #[test]
@@ -209,13 +196,13 @@ fn what_came_unaudited_from_a_producer_is_not_used_once_it_is_found_out() {
             assert_eq!((&times["cache_n"], &times["kv_source"]), (&json!(0), &json!("local")), "{times}");
             assert_eq!(answer, complete(&alone, &prompt(number)).0);
         }
-        end(auditing);
+        auditing.stopped();
         if found > 0 {
             break;
         }
         muser(&["cluster", "readmit", &decoder, &liar.node]).done();
     }
-    end(alone);
+    alone.stopped();
 }
 
 #[test]
@@ -229,7 +216,7 @@ fn a_request_that_may_not_be_computed_here_is_refused_with_what_was_found() {
     let found = format!("layer {LAYER}, position ");
     assert!(first.starts_with("HTTP/1.1 503 ") && first.contains(&found) && first.contains(&liar.address), "{first}");
     assert!(second.starts_with("HTTP/1.1 503 ") && second.contains("quarantined"), "{second}");
-    end(auditing);
+    auditing.stopped();
 }
 
 #[test]
@@ -254,11 +241,8 @@ fn another_producer_helps_where_the_first_was_found_out_and_honest_ones_pass() {
         let audited = times["kv_audit"]["tokens"].as_u64().unwrap();
         assert!((1..=128).contains(&audited) && times["kv_audit"]["pages"].as_u64().unwrap() > 0, "{times}");
     }
-    assert_eq!(
-        (metric(&auditing, "muser:audits_total"), metric(&auditing, "muser:audit_mismatches_total")),
-        (7.0, 1.0)
-    );
+    assert_eq!((auditing.metric("muser:audits_total"), auditing.metric("muser:audit_mismatches_total")), (7.0, 1.0));
     assert_eq!(quarantined(&decoder).as_array().unwrap().len(), 1);
-    end(auditing);
-    end(alone);
+    auditing.stopped();
+    alone.stopped();
 }

@@ -28,20 +28,6 @@ fn serving(decoder: &str, producers: &[&str], more: &[&str]) -> Serving {
     Serving::start(&flags.into_iter().chain(producers).chain(more.iter().copied()).collect::<Vec<_>>())
 }
 
-fn end(serving: Serving) -> String {
-    serving.signal("TERM");
-    let (code, said) = serving.ended();
-    assert_eq!(code, Some(0), "{said}");
-    said
-}
-
-/// The value of a metric.
-fn metric(serving: &Serving, name: &str) -> f64 {
-    let text = serving.ask("GET", "/metrics", "", "");
-    let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(found, _)| found == name));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 /// Rates out of a policy file, each place's multiplied by what `factor` says for whether it is a producer.
 fn scaled(text: &str, factor: impl Fn(bool) -> f64) -> String {
     let mut list: toml::Table = text.parse().unwrap();
@@ -81,14 +67,11 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
         assert!((ms("total_ms") - sum).abs() < 1e-6 && ms("compute_ms") > 0.0, "{candidate}");
         assert_eq!(candidate["place"] == "local", ms("wire_ms") == 0.0, "{candidate}");
     }
-    assert_eq!(
-        metric(&first, &format!("muser:prefill_choices_total{{place=\"{address}\",reason=\"first_try\"}}")),
-        1.0
-    );
-    assert_eq!(metric(&first, "muser:prefill_choices_total{place=\"local\",reason=\"first_try\"}"), 1.0);
-    assert_eq!(metric(&first, "muser:handoff_fallbacks_total"), 0.0);
+    assert_eq!(first.metric(&format!("muser:prefill_choices_total{{place=\"{address}\",reason=\"first_try\"}}")), 1.0);
+    assert_eq!(first.metric("muser:prefill_choices_total{place=\"local\",reason=\"first_try\"}"), 1.0);
+    assert_eq!(first.metric("muser:handoff_fallbacks_total"), 0.0);
     for name in ["seconds", "compute_seconds", "send_wall_seconds", "bytes", "wire_bytes", "tokens"] {
-        assert!(metric(&first, &format!("muser:handoff_{name}_total{{producer=\"{address}\"}}")) > 0.0, "{name}");
+        assert!(first.metric(&format!("muser:handoff_{name}_total{{producer=\"{address}\"}}")) > 0.0, "{name}");
     }
     // It is written although nothing more is learnt, and nobody ends the server.
     let (file, began) = (format!("{decoder}/policy.toml"), Instant::now());
@@ -96,7 +79,7 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
         assert!(began.elapsed() < Duration::from_secs(60), "waited in vain for {file}");
         thread::sleep(Duration::from_millis(10));
     }
-    end(first);
+    first.stopped();
 
     let learnt = fs::read_to_string(&file).unwrap();
     for (producer_is_quicker, place) in [(true, address), (false, "local")] {
@@ -106,12 +89,12 @@ fn each_place_is_tried_once_and_then_the_quickest_by_what_is_kept_over_a_restart
         let (_, chosen) = complete(&again, &prompt(3));
         assert_eq!((&chosen["kv_choice"]["place"], verdict(&chosen, place)), (&json!(place), &json!("cheapest")));
         assert_eq!(chosen["kv_source"] == "producer", producer_is_quicker, "{chosen}");
-        end(again);
+        again.stopped();
     }
     fs::write(&file, "model = \"damaged").unwrap();
     let anew = serving(&decoder, &[address], &[]);
     assert_eq!(verdict(&complete(&anew, &prompt(4)).1, address), "first_try");
-    let said = end(anew);
+    let said = anew.stopped();
     assert!(said.contains("policy.toml") && said.contains("rates are learnt anew"), "{said}");
     assert!(fs::read_to_string(&file).unwrap().contains(address));
 }
@@ -127,21 +110,21 @@ fn another_producer_is_asked_before_this_machine_if_that_is_what_was_asked_for()
     assert_eq!((&times["kv_source"], &times["kv_producer"]), (&json!("producer"), &json!("producer")), "{times}");
     assert!(times["kv_fallback"].as_str().unwrap().starts_with("127.0.0.1:1: "), "{times}");
     assert!(times["kv_lost_ms"].as_f64().unwrap() > 0.0, "{times}");
-    assert_eq!(metric(&asking, &format!("muser:handoff_failures_total{{producer=\"{dead}\"}}")), 1.0);
-    assert_eq!(metric(&asking, &format!("muser:handoffs_total{{producer=\"{alive}\"}}")), 1.0);
-    assert_eq!(metric(&asking, "muser:handoff_fallbacks_total"), 0.0);
-    end(asking);
+    assert_eq!(asking.metric(&format!("muser:handoff_failures_total{{producer=\"{dead}\"}}")), 1.0);
+    assert_eq!(asking.metric(&format!("muser:handoffs_total{{producer=\"{alive}\"}}")), 1.0);
+    assert_eq!(asking.metric("muser:handoff_fallbacks_total"), 0.0);
+    asking.stopped();
 
     let (dead_too, at_once) = ("127.0.0.1:2", serving(&decoder, &[dead, alive], &["--fallback", "local"]));
     let (_, times) = complete(&at_once, &prompt(0));
     assert!(times["kv_source"] == "local" && times["kv_fallback"].is_string(), "{times}");
-    assert_eq!(metric(&at_once, "muser:handoff_fallbacks_total"), 1.0);
-    end(at_once);
+    assert_eq!(at_once.metric("muser:handoff_fallbacks_total"), 1.0);
+    at_once.stopped();
 
     let nobody = serving(&decoder, &[dead, dead_too], &["--fallback", "other-producer"]);
     let (_, times) = complete(&nobody, &prompt(0));
     let reasons = times["kv_fallback"].as_str().unwrap();
     assert!(reasons.contains("127.0.0.1:1: ") && reasons.contains("; 127.0.0.1:2: "), "{times}");
     assert_eq!(times["kv_source"], "local");
-    end(nobody);
+    nobody.stopped();
 }

@@ -52,4 +52,19 @@ impl Serving {
         self.stderr.read_to_string(&mut self.said).unwrap();
         (self.child.wait().unwrap().code(), self.said)
     }
+
+    /// Asks it to stop once the requests under way have ended; all that it said.
+    pub fn stopped(self) -> String {
+        self.signal("TERM");
+        let (code, said) = self.ended();
+        assert_eq!(code, Some(0), "{said}");
+        said
+    }
+
+    /// The value of a metric.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.ask("GET", "/metrics", "", "");
+        let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(found, _)| found == name));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
 }
