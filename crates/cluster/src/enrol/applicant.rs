@@ -56,16 +56,8 @@ impl Applicant<'_> {
         keep: impl FnOnce(&Enrolled) -> Result<(), String>,
     ) -> Result<Enrolled, EnrolError> {
         let (mut channel, address) = connect(ticket, self.limits, &self.clock).await?;
-        match self.join(&mut channel, ticket, address, told, keep).await {
-            Ok(enrolled) => {
-                channel.linger().await;
-                Ok(enrolled)
-            }
-            Err(error) => {
-                channel.refuse(&error).await;
-                Err(error)
-            }
-        }
+        let joined = self.join(&mut channel, ticket, address, told, keep).await;
+        channel.end(joined).await
     }
 
     async fn join(

@@ -74,6 +74,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
     }
 
+    /// Ends the connection as the enrolment on it ended; a failure is told.
+    pub(super) async fn end<T>(self, ended: Result<T, EnrolError>) -> Result<T, EnrolError> {
+        match &ended {
+            Ok(_) => self.linger().await,
+            Err(error) => self.refuse(error).await,
+        }
+        ended
+    }
+
     /// Tells the peer why this is the end, as far as it still listens.
     pub(super) async fn refuse(mut self, why: &EnrolError) {
         if matches!(why, EnrolError::RefusedByPeer { .. } | EnrolError::Closed) {

@@ -163,16 +163,8 @@ impl<'a> Issuer<'a> {
         let waiting = self.first(&mut ticket, told);
         let first = timeout(Duration::from_secs(left), waiting).await;
         let Applicant { mut channel, apply, from } = first.unwrap_or(Err(EnrolError::NobodyCame))?;
-        match self.admit(&mut channel, &apply, from, &mut ticket, told).await {
-            Ok(enrolled) => {
-                channel.linger().await;
-                Ok(enrolled)
-            }
-            Err(error) => {
-                channel.refuse(&error).await;
-                Err(error)
-            }
-        }
+        let admitted = self.admit(&mut channel, &apply, from, &mut ticket, told).await;
+        channel.end(admitted).await
     }
 
     /// The first who shows the right secret.
