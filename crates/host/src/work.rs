@@ -31,6 +31,8 @@ struct Open {
     prompt: usize,
     reused: usize,
     computed: usize,
+    /// The largest `computed` so far: an interruption sets that back.
+    computed_max: usize,
     generated: usize,
     started: Option<Instant>,
     first_token: Option<Instant>,
@@ -283,9 +285,9 @@ impl Requests {
 
 impl Open {
     fn new(news: mpsc::UnboundedSender<News>, prompt: usize) -> Self {
-        let (reused, computed, generated) = (0, 0, 0);
+        let (reused, computed, computed_max, generated) = (0, 0, 0, 0);
         let (started, first_token, cancelled, export) = (None, None, false, None);
-        Self { news, prompt, reused, computed, generated, started, first_token, cancelled, export }
+        Self { news, prompt, reused, computed, computed_max, generated, started, first_token, cancelled, export }
     }
 
     fn note(&mut self, at: Instant, what: &What) {
@@ -302,6 +304,7 @@ impl Open {
             }
             What::Finished(_) | What::Failed(_) => {}
         }
+        self.computed_max = self.computed_max.max(self.computed);
     }
 }
 
@@ -310,11 +313,37 @@ impl Totals {
         let prompt_end = open.first_token.unwrap_or(end);
         self.ended += 1;
         self.cancelled += u64::from(open.cancelled);
-        self.prompt_tokens += (open.computed.min(open.prompt) - open.reused) as u64;
+        self.prompt_tokens += open.computed_max.min(open.prompt).saturating_sub(open.reused) as u64;
         self.reused_tokens += open.reused as u64;
         self.generated_tokens += open.generated as u64;
         self.prompt_seconds += open.started.map_or(0.0, |started| (prompt_end - started).as_secs_f64());
         self.generated_seconds += (end - prompt_end).as_secs_f64();
         self.tokens_max = self.tokens_max.max(open.prompt + open.generated);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_ends_soon_after_an_interruption_counts_what_it_computed_before_and_nothing_is_taken_back() {
+        let at = Instant::now();
+        let (news, _) = mpsc::unbounded_channel();
+        let mut open = Open::new(news, 700);
+        let progress = |computed| What::Progress { computed, total: 700, pages: Vec::new() };
+        open.note(at, &What::Started { reused: 640, slot: 0 });
+        open.note(at, &progress(690));
+        // Interrupted, and begun again without what was reused.
+        open.note(at, &progress(512));
+        let mut totals = Totals { prompt_tokens: 888, ..Totals::default() };
+        totals.add(&open, at);
+        assert_eq!((totals.prompt_tokens, totals.reused_tokens), (888 + 50, 640));
+        let (news, _) = mpsc::unbounded_channel();
+        let mut begun_anew = Open::new(news, 700);
+        begun_anew.reused = 640;
+        begun_anew.note(at, &progress(512));
+        totals.add(&begun_anew, at);
+        assert_eq!((totals.prompt_tokens, totals.ended), (888 + 50, 2));
     }
 }
