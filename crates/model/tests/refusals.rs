@@ -1,72 +1,14 @@
 //! Models that cannot be run are refused with the name of what is wrong, before any memory is taken for them.
 
+mod common;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use allocation_counter::measure;
-use muser_kernels::formats::WeightType;
+use common::{Changes, glimmer, llama, rewritten, with_keys};
 use muser_model::{ARCHITECTURES, ConfigError, LoadError, Model, ModelConfig, read_config};
-use muser_weights::gguf::{Gguf, GgufWriter, MetadataError, ModelFiles, TensorError, Value};
-use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
-
-/// `None` takes the key out.
-type Changes<'a> = &'a [(&'a str, Option<Value<'a>>)];
-
-fn spec(architecture: Architecture) -> ModelSpec {
-    ModelSpec {
-        architecture,
-        layers: 2,
-        hidden: 64,
-        query_heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-        ffn: 96,
-        vocab: 300,
-        context: 128,
-        rope_base: 10_000.0,
-        seed: 1,
-    }
-}
-
-fn llama() -> Vec<u8> {
-    let options = LlamaOptions { tied_output: false, rope_factors: true, qkv_biases: true };
-    file(&spec(Architecture::Llama(options)))
-}
-
-fn glimmer() -> Vec<u8> {
-    file(&spec(Architecture::MuseGlimmer(GlimmerOptions { window: 32, local_layers: vec![true, false] })))
-}
-
-fn file(spec: &ModelSpec) -> Vec<u8> {
-    generate(spec, Storage { weight_type: &|_| WeightType::F32, quantise: None }).unwrap()
-}
-
-/// The file with other keys, and with the shapes that `shape` gives its tensors; a tensor of no shape is left out.
-fn rewritten(file: &[u8], changes: Changes<'_>, shape: impl Fn(&str, &[u64]) -> Option<Vec<u64>>) -> Vec<u8> {
-    let parsed = Gguf::parse(file).unwrap();
-    let mut writer = GgufWriter::new();
-    for (key, value) in parsed.metadata().iter() {
-        if changes.iter().all(|(changed, _)| *changed != key) {
-            writer.set(key, value).unwrap();
-        }
-    }
-    for (key, value) in changes {
-        value.iter().for_each(|value| writer.set(key, *value).unwrap());
-    }
-    for tensor in parsed.tensors() {
-        if let Some(shape) = shape(tensor.name(), tensor.shape()) {
-            writer.tensor(tensor.name(), tensor.weight().unwrap().ty, &shape).unwrap();
-        }
-    }
-    let mut out = Vec::new();
-    let data = |name: &str| parsed.tensors().find(|tensor| tensor.name() == name).unwrap().bytes().unwrap();
-    writer.write(&mut out, |tensor, out| out.write_all(data(tensor.name()))).unwrap();
-    out
-}
-
-fn with_keys(file: &[u8], changes: Changes<'_>) -> Vec<u8> {
-    rewritten(file, changes, |_, shape| Some(shape.to_vec()))
-}
+use muser_weights::gguf::{Gguf, MetadataError, ModelFiles, TensorError, Value};
 
 fn config(file: &[u8], changes: Changes<'_>) -> Result<ModelConfig, ConfigError> {
     read_config(&Gguf::parse(&with_keys(file, changes)).unwrap().metadata())
@@ -126,7 +68,7 @@ fn a_missing_key_is_named() {
     }
     let neither = [("llama.vocab_size", None), ("tokenizer.ggml.tokens", None)];
     let missing = MetadataError::Missing { key: "tokenizer.ggml.tokens".into() };
-    assert_eq!(config(&self::llama(), &neither), Err(ConfigError::Metadata(missing)));
+    assert_eq!(config(&common::llama(), &neither), Err(ConfigError::Metadata(missing)));
 }
 
 #[test]
