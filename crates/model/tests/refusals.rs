@@ -141,7 +141,11 @@ fn head_widths_without_kernels_are_refused() {
 fn settings_that_would_give_wrong_text_are_refused() {
     let cases = [
         ("llama.rope.scaling.type", Value::String(b"yarn"), "yarn"),
-        ("llama.rope.scaling.type", Value::String(b"linear"), "linear"),
+        ("llama.rope.scaling.type", Value::String(b"longrope"), "longrope"),
+        ("llama.rope.scaling.type", Value::String(b"Linear"), "Linear"),
+        ("llama.rope.scaling.factor", Value::F32(4.0), "4"),
+        ("llama.rope.scaling.attn_factor", Value::F32(1.5), "1.5"),
+        ("llama.attention.sliding_window", Value::U32(127), "127"),
         ("llama.rope.scale_linear", Value::F32(4.0), "4"),
         ("llama.expert_count", Value::U32(8), "8"),
     ];

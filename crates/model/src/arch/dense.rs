@@ -19,8 +19,6 @@ pub(super) struct Dense {
 
 impl Dense {
     pub(super) fn read(self, keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
-        keys.refuse_rope_scaling()?;
-        keys.refuse_experts()?;
         let layers = keys.count("block_count", LAYERS_MAX)?;
         let hidden = keys.count("embedding_length", COUNT_MAX)?;
         let heads = keys.heads(hidden, layers)?;

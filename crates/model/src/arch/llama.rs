@@ -3,10 +3,10 @@
 use muser_kernels::rope::RopeStyle;
 
 use super::dense::Dense;
-use super::{Architecture, ConfigError, Keys};
+use super::{Architecture, ConfigError, Keys, table};
 use crate::config::{LayerParts, ModelConfig, Part};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", keys: [table::COMMON, table::DENSE], read };
 
 fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
     let parts = LayerParts {

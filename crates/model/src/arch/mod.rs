@@ -5,16 +5,20 @@ mod llama;
 mod muse_glimmer;
 mod qwen2;
 mod qwen3;
+mod table;
 
 use muser_weights::gguf::{Metadata, MetadataError, Optional};
 
 use crate::config::ModelConfig;
+use table::Row;
 
 /// An architecture muser can run.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
     /// GGUF's name of it.
     pub name: &'static str,
+    /// Every key that it may carry.
+    keys: [&'static [Row]; 2],
     /// Reads its configuration.
     read: fn(&Keys<'_>) -> Result<ModelConfig, ConfigError>,
 }
@@ -75,6 +79,14 @@ pub enum ConfigError {
         /// Its value.
         right: usize,
     },
+    /// A key of the architecture that muser does not know: running on without it might give another model's text.
+    #[error("metadata key {key:?} is not part of the {architecture} architecture as muser knows it")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
     /// A setting muser does not implement; running on regardless would give wrong text.
     #[error("{key} = {found:?} is not supported")]
     UnsupportedSetting {
@@ -95,7 +107,10 @@ pub fn read_config(metadata: &Metadata<'_>) -> Result<ModelConfig, ConfigError> 
         .iter()
         .find(|architecture| architecture.name == found)
         .ok_or_else(|| ConfigError::UnknownArchitecture { found: found.into() })?;
-    (architecture.read)(&Keys { metadata, prefix: architecture.name })
+    let keys = Keys { metadata, prefix: architecture.name };
+    let config = (architecture.read)(&keys)?;
+    table::check(&keys, architecture.keys, &config)?;
+    Ok(config)
 }
 
 /// The keys of one architecture: `name` stands for `<architecture>.name`.
@@ -162,29 +177,6 @@ impl Keys<'_> {
         }
         let pattern = self.metadata.bool_per_layer(&key, layers)?;
         Ok((0..layers).map(|layer| pattern.get(layer).unwrap_or(false)).collect())
-    }
-
-    /// Refuses a scaling of rotary angles: `rope_freqs` tensors are the only kind that is implemented.
-    fn refuse_rope_scaling(&self) -> Result<(), ConfigError> {
-        let key = self.key("rope.scaling.type");
-        match self.metadata.str(&key).optional()? {
-            None | Some("none") => {}
-            Some(found) => return Err(ConfigError::UnsupportedSetting { key, found: found.into() }),
-        }
-        let key = self.key("rope.scale_linear");
-        match self.metadata.f32(&key).optional()? {
-            None | Some(1.0) => Ok(()),
-            Some(found) => Err(ConfigError::UnsupportedSetting { key, found: found.to_string() }),
-        }
-    }
-
-    /// Refuses experts: some mixtures share their architecture's name with the plain decoder.
-    fn refuse_experts(&self) -> Result<(), ConfigError> {
-        let key = self.key("expert_count");
-        match self.metadata.get(&key).and_then(|value| value.integer()) {
-            None | Some(0) => Ok(()),
-            Some(found) => Err(ConfigError::UnsupportedSetting { key, found: found.to_string() }),
-        }
     }
 
     /// Heads and their width, checked against each other.

@@ -2,16 +2,16 @@
 
 use muser_kernels::rope::RopeStyle;
 
-use super::{Architecture, CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX};
+use super::{Architecture, CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX, table};
 use crate::config::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig};
 
-pub(super) const ARCHITECTURE: Architecture = Architecture { name: "muse-glimmer", read };
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "muse-glimmer", keys: [table::COMMON, table::MUSE_GLIMMER], read };
 
 /// Epsilon of the norms after attention and after the feed-forward network: a constant of the architecture without a key.
 const POST_NORM_EPS: f32 = 1e-8;
 
 fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
-    keys.refuse_rope_scaling()?;
     let layers = keys.count("block_count", LAYERS_MAX)?;
     let hidden = keys.count("embedding_length", COUNT_MAX)?;
     let heads = keys.heads(hidden, layers)?;
@@ -19,6 +19,11 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
     if rotated > heads.dim || !rotated.is_multiple_of(2) {
         return Err(keys.mismatch(("rope.dimension_count", rotated), ("attention.key_length", heads.dim)));
     }
+    // Only windowed layers rotate, so that their base is the only one.
+    let base = match keys.optional_positive("rope.freq_base_swa")? {
+        Some(base) => base,
+        None => keys.positive("rope.freq_base")?,
+    };
     let window = keys.count("attention.sliding_window", CONTEXT_MAX)?;
     let window = u32::try_from(window).expect("CONTEXT_MAX fits a u32");
     // In this architecture exactly the windowed layers rotate; the graph keeps the two facts apart.
@@ -42,7 +47,7 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
         },
         norm_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
         post_norm_eps: POST_NORM_EPS,
-        rope: RopeConfig { base: keys.positive("rope.freq_base")?, rotated, style: RopeStyle::Norm },
+        rope: RopeConfig { base, rotated, style: RopeStyle::Norm },
         embedding_norm: true,
         logit_scale: Some(keys.positive("logit_scale")?),
         logit_soft_cap: Some(keys.positive("final_logit_softcapping")?),
