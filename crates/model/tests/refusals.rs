@@ -50,13 +50,7 @@ fn a_missing_key_is_named() {
         "attention.head_count",
         "attention.layer_norm_rms_epsilon",
     ];
-    let of_glimmer = [
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "rope.freq_base",
-        "logit_scale",
-        "final_logit_softcapping",
-    ];
+    let of_glimmer = ["attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base", "logit_scale"];
     let llama = (llama(), common.map(|key| format!("llama.{key}")).to_vec());
     let keys = common.into_iter().chain(of_glimmer).map(|key| format!("muse-glimmer.{key}"));
     let glimmer = (glimmer(), keys.collect());
@@ -169,6 +163,9 @@ fn numbers_that_are_no_numbers_are_refused_by_key() {
     for key in ["attention.layer_norm_rms_epsilon", "rope.freq_base", "logit_scale", "final_logit_softcapping"] {
         let key = format!("muse-glimmer.{key}");
         for wrong in [f32::NAN, f32::INFINITY, -1.0, 0.0] {
+            if wrong == 0.0 && key.ends_with("softcapping") {
+                continue; // stands for no cap
+            }
             let refused = config(&glimmer(), &[(&key, Some(Value::F32(wrong)))]);
             assert!(matches!(&refused, Err(ConfigError::BadFloat { key: k, .. }) if *k == key), "{key} {wrong}");
         }
@@ -294,4 +291,31 @@ fn absurd_counts_take_no_memory() {
         // The whole model is about 400 kB.
         assert!(used.bytes_max < 1 << 20, "{key} = {count}: {used:?}");
     }
+}
+
+#[test]
+fn a_soft_cap_may_be_absent_and_0_stands_for_none() {
+    let key = "muse-glimmer.final_logit_softcapping";
+    let cap = |value| config(&glimmer(), &[(key, value)]).unwrap().logit_soft_cap;
+    assert_eq!([cap(None), cap(Some(Value::F32(0.0))), cap(Some(Value::F32(20.0)))], [None, None, Some(20.0)]);
+}
+
+#[test]
+fn a_pattern_of_windows_may_be_given_in_integers() {
+    let key = "muse-glimmer.attention.sliding_window_pattern";
+    let with = |flags: [i32; 2]| {
+        let encoded: Vec<u8> = flags.iter().flat_map(|flag| flag.to_le_bytes()).collect();
+        let file = glimmer();
+        let at = file.windows(key.len()).position(|part| part == key.as_bytes()).unwrap() + key.len();
+        // Type and element type (4 bytes each), length (8), two bools of one byte each.
+        let (before, after) = (&file[..at + 4], &file[at + 4 + 4 + 8 + 2..]);
+        let header = [&5u32.to_le_bytes()[..], &2u64.to_le_bytes()].concat();
+        // Only the metadata are read: the data behind it may move.
+        let bytes = [before, &header, &encoded, after].concat();
+        read_config(&Gguf::parse(&bytes).unwrap().metadata()).map(|config| config.layers)
+    };
+    assert_eq!(with([1, 0]), Ok(config(&glimmer(), &[]).unwrap().layers));
+    assert_ne!(with([0, 1]), with([1, 0]));
+    let refused = with([1, 2]).unwrap_err();
+    assert!(matches!(refused, ConfigError::Metadata(MetadataError::OutOfRange { value: 2, .. })), "{refused}");
 }

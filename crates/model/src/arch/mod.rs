@@ -168,7 +168,15 @@ impl Keys<'_> {
         self.metadata.f32(&key).optional()?.map(|found| usable(found > 0.0, key, found)).transpose()
     }
 
-    /// Whether the layer looks back over a window only, per layer: an array of bools, or a period whose last layer is global.
+    /// A finite float above zero, or `None` if the key is absent or 0.
+    fn optional_cap(&self, name: &str) -> Result<Option<f32>, ConfigError> {
+        match self.metadata.f32(&self.key(name)).optional()? {
+            None | Some(0.0) => Ok(None),
+            Some(_) => self.positive(name).map(Some),
+        }
+    }
+
+    /// Whether the layer looks back over a window only, per layer: an array of flags, or a period whose last layer is global.
     fn local_layers(&self, layers: usize) -> Result<Vec<bool>, ConfigError> {
         let key = self.key("attention.sliding_window_pattern");
         if let Ok(period) = self.metadata.usize(&key) {

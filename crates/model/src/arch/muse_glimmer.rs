@@ -50,6 +50,6 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
         rope: RopeConfig { base, rotated, style: RopeStyle::Norm },
         embedding_norm: true,
         logit_scale: Some(keys.positive("logit_scale")?),
-        logit_soft_cap: Some(keys.positive("final_logit_softcapping")?),
+        logit_soft_cap: keys.optional_cap("final_logit_softcapping")?,
     })
 }

@@ -227,12 +227,15 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// An array of bools.
+    /// An array of bools. Some converters store them as integers, of which 0 and 1 are taken.
     pub fn bools(&self, key: &str) -> Result<Vec<bool>, MetadataError> {
         let wanted = "an array of bools";
         self.elements(key, wanted, |value| match value {
             Value::Bool(value) => Ok(value),
-            other => Err(wrong_element(key, wanted, &other)),
+            other => match integer_in_array::<i128>(key, wanted, other)? {
+                value @ (0 | 1) => Ok(value == 1),
+                value => Err(MetadataError::OutOfRange { key: key.into(), wanted, value }),
+            },
         })
     }
 
