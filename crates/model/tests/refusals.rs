@@ -60,9 +60,6 @@ fn a_missing_key_is_named() {
             assert_eq!(refused, Err(ConfigError::Metadata(MetadataError::Missing { key: key.clone() })));
         }
     }
-    let neither = [("llama.vocab_size", None), ("tokenizer.ggml.tokens", None)];
-    let missing = MetadataError::Missing { key: "tokenizer.ggml.tokens".into() };
-    assert_eq!(config(&common::llama(), &neither), Err(ConfigError::Metadata(missing)));
 }
 
 #[test]
@@ -78,6 +75,8 @@ fn keys_that_may_be_missing_have_the_values_of_the_format() {
 
 #[test]
 fn counts_of_zero_or_beyond_reason_are_refused_by_key_and_number() {
+    // Without its tokens, whose number would count.
+    let llama = || with_keys(&llama(), &[("tokenizer.ggml.tokens", None)]);
     let keys = ["block_count", "embedding_length", "feed_forward_length", "context_length", "vocab_size"];
     let heads = ["attention.head_count", "attention.head_count_kv", "attention.key_length"];
     for key in keys.iter().chain(&heads).map(|key| format!("llama.{key}")) {
@@ -183,7 +182,8 @@ fn a_tensor_of_the_wrong_shape_is_named_with_both_shapes() {
     let message = load(transposed).unwrap_err().to_string();
     assert!(message.contains(name) && message.contains("96 x 64") && message.contains("64 x 96"), "{message}");
     // The configuration may be what is wrong.
-    let message = load(with_keys(&llama(), &[("llama.vocab_size", Some(Value::U32(299)))])).unwrap_err().to_string();
+    let fewer = [("llama.vocab_size", Some(Value::U32(299))), ("tokenizer.ggml.tokens", None)];
+    let message = load(with_keys(&llama(), &fewer)).unwrap_err().to_string();
     assert!(
         message.contains("token_embd") && message.contains("300 x 64") && message.contains("299 x 64"),
         "{message}"
@@ -283,7 +283,8 @@ fn absurd_counts_take_no_memory() {
         ("llama.block_count", u32::MAX),
     ];
     for (key, count) in cases {
-        let files = Arc::new(ModelFiles::from_bytes(with_keys(&llama(), &[(key, Some(Value::U32(count)))])).unwrap());
+        let changes = [(key, Some(Value::U32(count))), ("tokenizer.ggml.tokens", None)];
+        let files = Arc::new(ModelFiles::from_bytes(with_keys(&llama(), &changes)).unwrap());
         let mut outcome = None;
         let used = measure(|| outcome = Some(Model::load(files, NonZeroUsize::MIN).map(drop)));
         // The context alone is no reason to refuse: memory for it is taken when a cache grows.
@@ -318,4 +319,15 @@ fn a_pattern_of_windows_may_be_given_in_integers() {
     assert_ne!(with([0, 1]), with([1, 0]));
     let refused = with([1, 2]).unwrap_err();
     assert!(matches!(refused, ConfigError::Metadata(MetadataError::OutOfRange { value: 2, .. })), "{refused}");
+}
+
+#[test]
+fn the_list_of_tokens_counts_and_not_a_vocabulary_size_that_was_left_behind() {
+    for stale in [0, 280, 301, u32::MAX] {
+        let file = with_keys(&llama(), &[("llama.vocab_size", Some(Value::U32(stale)))]);
+        assert_eq!(load(file).unwrap().config().vocab, 300, "{stale}");
+    }
+    let neither = [("llama.vocab_size", None), ("tokenizer.ggml.tokens", None)];
+    let missing = MetadataError::Missing { key: "tokenizer.ggml.tokens".into() };
+    assert_eq!(config(&llama(), &neither), Err(ConfigError::Metadata(missing)));
 }

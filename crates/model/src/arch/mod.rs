@@ -206,14 +206,15 @@ impl Keys<'_> {
         Ok(Heads { query, kv, dim })
     }
 
-    /// The vocabulary: a key, or else the number of the tokenizer's tokens.
+    /// The number of the tokenizer's tokens. Only a file without them is asked for the key, which fine-tunes that add
+    /// tokens leave as it was.
     fn vocab(&self) -> Result<usize, ConfigError> {
-        match self.optional_count("vocab_size", COUNT_MAX)? {
-            Some(vocab) => Ok(vocab),
-            None => {
-                let key = "tokenizer.ggml.tokens";
-                in_range(self.metadata.array(key)?.len(), COUNT_MAX, key.into())
+        let key = "tokenizer.ggml.tokens";
+        match self.metadata.array(key) {
+            Err(missing @ MetadataError::Missing { .. }) => {
+                self.optional_count("vocab_size", COUNT_MAX)?.ok_or(ConfigError::Metadata(missing))
             }
+            tokens => in_range(tokens?.len(), COUNT_MAX, key.into()),
         }
     }
 
