@@ -310,10 +310,10 @@ impl<'a> Loader<'a, '_> {
             Part::Optional => self.optional_vector(&bias_name, rows)?,
             Part::Required => Some(self.vector(&bias_name, rows)?),
         };
-        let scale = match self.optional_vector(&format!("{name}.scale"), 1)? {
-            Some(scale) => Some(scale),
-            None => self.optional_vector(&format!("{name}.weight.scale"), 1)?,
-        };
+        // Rows of embeddings are read without a scale, so that one is refused as an unknown tensor where they are the head.
+        let scales = [format!("{name}.scale"), format!("{name}.weight.scale")];
+        let scale = scales.iter().find(|scale| tensor != EMBEDDING && self.files.tensor(scale).is_some());
+        let scale = scale.map(|scale| self.vector(scale, 1)).transpose()?;
         let range = self.plan.add(plan.bytes());
         self.files.release(&tensor);
         let scale = scale.map(|scale| scale[0]);

@@ -6,12 +6,30 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use allocation_counter::measure;
-use common::{Changes, glimmer, llama, rewritten, with_keys};
+use common::{Changes, glimmer, llama, rewritten, spec, with_keys};
+use muser_kernels::formats::WeightType;
 use muser_model::{ARCHITECTURES, ConfigError, LoadError, Model, ModelConfig, read_config};
-use muser_weights::gguf::{Gguf, MetadataError, ModelFiles, TensorError, Value};
+use muser_weights::gguf::{Gguf, GgufWriter, MetadataError, ModelFiles, TensorError, Value};
+use muser_weights::testing::Architecture;
 
 fn config(file: &[u8], changes: Changes<'_>) -> Result<ModelConfig, ConfigError> {
     read_config(&Gguf::parse(&with_keys(file, changes)).unwrap().metadata())
+}
+
+/// The file with a scale of 3 under this name.
+fn with_scale(file: &[u8], name: &str) -> Vec<u8> {
+    let parsed = Gguf::parse(file).unwrap();
+    let mut writer = GgufWriter::new();
+    parsed.metadata().iter().for_each(|(key, value)| writer.set(key, value).unwrap());
+    for tensor in parsed.tensors() {
+        writer.tensor(tensor.name(), tensor.weight().unwrap().ty, tensor.shape()).unwrap();
+    }
+    writer.tensor(name, WeightType::F32, &[1]).unwrap();
+    let data = |name: &str| parsed.tensor(name).and_then(|tensor| tensor.bytes());
+    let three = 3f32.to_le_bytes();
+    let mut out = Vec::new();
+    writer.write(&mut out, |tensor, out| out.write_all(data(tensor.name()).unwrap_or(&three))).unwrap();
+    out
 }
 
 fn load(file: Vec<u8>) -> Result<Model, LoadError> {
@@ -330,4 +348,18 @@ fn the_list_of_tokens_counts_and_not_a_vocabulary_size_that_was_left_behind() {
     let neither = [("llama.vocab_size", None), ("tokenizer.ggml.tokens", None)];
     let missing = MetadataError::Missing { key: "tokenizer.ggml.tokens".into() };
     assert_eq!(config(&llama(), &neither), Err(ConfigError::Metadata(missing)));
+}
+
+#[test]
+fn a_scale_of_embeddings_is_refused_whether_they_are_the_head_or_not() {
+    for tied_output in [true, false] {
+        let file = common::file(&spec(Architecture::Qwen3 { tied_output }));
+        for scale in ["token_embd.scale", "token_embd.weight.scale"] {
+            match load(with_scale(&file, scale)) {
+                Err(LoadError::UnknownTensor { name, architecture: "qwen3" }) => assert_eq!(name, scale),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(load(with_scale(&file, "blk.0.attn_q.scale")).is_ok());
+    }
 }
