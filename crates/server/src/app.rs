@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::error::{ApiError, ErrorKind};
+use crate::pool::WorkPool;
 use crate::record::Counters;
 use crate::service::Service;
 use crate::settings::{ServerSettings, ServiceSettings};
@@ -21,6 +22,8 @@ pub struct App {
     pub started_at: u64,
     /// What has been asked.
     pub counters: Counters,
+    /// Threads for what takes long without the engine.
+    pub(crate) pool: WorkPool,
     service: OnceLock<Arc<Service>>,
     phase: watch::Sender<Phase>,
 }
@@ -46,6 +49,7 @@ impl App {
     pub fn with_server(settings: ServiceSettings, server: ServerSettings) -> Self {
         Self {
             settings,
+            pool: WorkPool::new(&server.limits),
             server,
             started_at: seconds_since_1970(),
             counters: Counters::default(),

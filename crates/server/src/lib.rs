@@ -4,6 +4,7 @@
 //! - `listen` is connections and their limits, `access` who may ask, `record` what is told of each request.
 //! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
+//! - `pool` is where long work runs that is not the engine's: never on the threads that serve connections.
 //! - `remote` has long prompts computed by whoever is expected to be quickest, and goes on without producers that fail.
 //! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
 //! - `openapi` says what all of them take and give; the routes' table is there, too.
@@ -17,6 +18,7 @@ mod generation;
 mod listen;
 mod openapi;
 mod options;
+mod pool;
 mod probabilities;
 mod prompt;
 mod record;

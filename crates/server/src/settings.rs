@@ -86,6 +86,12 @@ pub struct Limits {
     /// Time that a client may take nothing of what is sent to it. Then the connection is closed, and what is computed for
     /// it is given up. Default 60 s.
     pub write_stall: Duration,
+    /// Threads of each lane of the pool that parses, tokenises, fills templates and writes. Default 2.
+    pub pool_threads: usize,
+    /// Requests that wait for a thread of a lane. More are answered by a 503. Default 64.
+    pub pool_queue_max: usize,
+    /// Time that a request waits for a thread of the pool. Then it is answered by a 503. Default 10 s.
+    pub pool_patience: Duration,
 }
 
 impl Default for Limits {
@@ -98,6 +104,9 @@ impl Default for Limits {
             body_bytes_max: 32 << 20,
             body_timeout: Duration::from_secs(60),
             write_stall: Duration::from_secs(60),
+            pool_threads: 2,
+            pool_queue_max: 64,
+            pool_patience: Duration::from_secs(10),
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Ending, Generation, Happening, Progress, Stop};
 use crate::options::Options;
+use crate::pool::Load;
 use crate::probabilities;
 use crate::prompt::prompts;
 use crate::service::Service;
@@ -31,24 +32,20 @@ struct Native {
     response_fields: Vec<String>,
 }
 
+/// A request that has been read.
+struct Asked {
+    prompts: Vec<Vec<u32>>,
+    options: Options,
+    logprobs: Option<LogprobsWanted>,
+    native: Native,
+}
+
 /// Answers the request.
 pub async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let service = app.service()?;
-    let mut fields = Fields::parse(&body)?;
-    let prompt: Value = fields.require("prompt")?;
-    let options = Options::take(&mut fields, &service)?;
-    let logprobs = take_logprobs(&mut fields)?;
-    let native = Native {
-        service: Arc::clone(&service),
-        return_tokens: fields.take("return_tokens")?.unwrap_or(false),
-        return_progress: options.return_progress,
-        timings_per_token: options.timings_per_token,
-        response_fields: fields.take("response_fields")?.unwrap_or_default(),
-    };
-    // One model, whatever it is called.
-    fields.accept(&["model"]);
-    fields.finish()?;
-    let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
+    let reading = Arc::clone(&service);
+    let asked = app.pool.run(Load::linear(body.len()), move || read(&reading, &body)).await??;
+    let Asked { prompts, options, logprobs, native } = asked;
     if options.stream {
         return respond(options.starting(&service, prompts, logprobs), native, service.settings.ping).await;
     }
@@ -58,6 +55,25 @@ pub async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Resp
         whole.push(native.last(index, &generation, &piece, &ending.stop));
     }
     Ok(Json(if whole.len() == 1 { whole.remove(0) } else { Value::Array(whole) }).into_response())
+}
+
+fn read(service: &Arc<Service>, body: &[u8]) -> Result<Asked, ApiError> {
+    let mut fields = Fields::parse(body)?;
+    let prompt: Value = fields.require("prompt")?;
+    let options = Options::take(&mut fields, service)?;
+    let logprobs = take_logprobs(&mut fields)?;
+    let native = Native {
+        service: Arc::clone(service),
+        return_tokens: fields.take("return_tokens")?.unwrap_or(false),
+        return_progress: options.return_progress,
+        timings_per_token: options.timings_per_token,
+        response_fields: fields.take("response_fields")?.unwrap_or_default(),
+    };
+    // One model, whatever it is called.
+    fields.accept(&["model"]);
+    fields.finish()?;
+    let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
+    Ok(Asked { prompts, options, logprobs, native })
 }
 
 fn take_logprobs(fields: &mut Fields) -> Result<Option<LogprobsWanted>, ApiError> {

@@ -11,6 +11,7 @@ mod metrics;
 mod openai;
 mod openapi;
 mod page;
+mod pool;
 mod probabilities;
 mod producers;
 mod routes;

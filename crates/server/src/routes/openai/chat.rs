@@ -16,6 +16,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Ending, Generation, Happening, Progress, Stop};
 use crate::options::Options;
+use crate::pool::Load;
 use crate::probabilities;
 use crate::routes::completion::prompt_progress;
 use crate::service::Service;
@@ -32,18 +33,33 @@ struct Chat {
     begun: Vec<bool>,
 }
 
-/// Answers the request.
-pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let service = app.service()?;
-    let mut fields = Fields::parse(&body)?;
+/// A request that has been read.
+struct Asked {
+    prompt: Vec<u32>,
+    options: Options,
+    logprobs: Option<LogprobsWanted>,
+    include_usage: bool,
+}
+
+fn read(service: &Service, body: &[u8]) -> Result<Asked, ApiError> {
+    let mut fields = Fields::parse(body)?;
     let conversation = Conversation::take(&mut fields)?;
-    let options = Options::take(&mut fields, &service)?;
+    let options = Options::take(&mut fields, service)?;
     let logprobs = take_logprobs(&mut fields)?;
     let include_usage = take_include_usage(&mut fields, options.stream)?;
     take_later_features(&mut fields)?;
     take_meaningless(&mut fields)?;
     fields.finish()?;
     let prompt = conversation.tokens(&service.words)?;
+    Ok(Asked { prompt, options, logprobs, include_usage })
+}
+
+/// Answers the request.
+pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let reading = Arc::clone(&service);
+    let asked = app.pool.run(Load::template(body.len()), move || read(&reading, &body)).await??;
+    let Asked { prompt, options, logprobs, include_usage } = asked;
     let (stream, ping) = (options.stream, service.settings.ping);
     let begun = vec![false; options.answers];
     let envelope = Envelope::new(&app, "chatcmpl");
@@ -64,14 +80,18 @@ pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Resul
 }
 
 /// The text that a conversation becomes; nothing is generated.
-pub async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let service = app.service()?;
-    let mut fields = Fields::parse(&body)?;
+    app.pool.run(Load::template(body.len()), move || text_of(&service, &body)).await?
+}
+
+fn text_of(service: &Service, body: &[u8]) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(body)?;
     let conversation = Conversation::take(&mut fields)?;
     take_meaningless(&mut fields)?;
     fields.finish()?;
     let rendered = conversation.render(&service.words)?;
-    Ok(Json(json!({"prompt": rendered.text()})))
+    Ok(Json(json!({"prompt": rendered.text()})).into_response())
 }
 
 /// OpenAI's switch and count; llama.cpp's count switches it on by itself.

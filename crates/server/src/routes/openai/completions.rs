@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Ending, Generation, Happening, Progress};
 use crate::options::Options;
+use crate::pool::Load;
 use crate::probabilities::bytes_of;
 use crate::prompt::prompts;
 use crate::routes::completion::prompt_progress;
@@ -34,12 +35,18 @@ struct Texts {
     given: Vec<usize>,
 }
 
-/// Answers the request.
-pub async fn completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let service = app.service()?;
-    let mut fields = Fields::parse(&body)?;
+/// A request that has been read.
+struct Asked {
+    prompts: Vec<Vec<u32>>,
+    options: Options,
+    logprobs: Option<LogprobsWanted>,
+    include_usage: bool,
+}
+
+fn read(service: &Service, body: &[u8]) -> Result<Asked, ApiError> {
+    let mut fields = Fields::parse(body)?;
     let prompt: Value = fields.require("prompt")?;
-    let options = Options::take(&mut fields, &service)?;
+    let options = Options::take(&mut fields, service)?;
     let count = fields.take_within("logprobs", 0, i64::from(u32::MAX))?;
     let count = count.or(fields.take_within("n_probs", 0, i64::from(u32::MAX))?.filter(|n| *n > 0));
     let logprobs = count.map(|count| LogprobsWanted {
@@ -52,6 +59,15 @@ pub async fn completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     take_meaningless(&mut fields)?;
     fields.finish()?;
     let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
+    Ok(Asked { prompts, options, logprobs, include_usage })
+}
+
+/// Answers the request.
+pub async fn completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let service = app.service()?;
+    let reading = Arc::clone(&service);
+    let asked = app.pool.run(Load::linear(body.len()), move || read(&reading, &body)).await??;
+    let Asked { prompts, options, logprobs, include_usage } = asked;
     let (stream, ping) = (options.stream, service.settings.ping);
     let given = vec![0; prompts.len().saturating_mul(options.answers)];
     let envelope = Envelope::new(&app, "cmpl");
