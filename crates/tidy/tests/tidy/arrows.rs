@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("weights", &["kernels"]),
     ("kv", &["kernels"]),
+    ("cuda", &["kernels", "kv"]),
     ("model", &["kernels", "kv", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),

@@ -16,7 +16,12 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["unsafe"],
-        &["crates/kernels/", "crates/weights/src/mapped_file.rs", "crates/cluster/src/socket_options.rs"],
+        &[
+            "crates/kernels/",
+            "crates/cuda/",
+            "crates/weights/src/mapped_file.rs",
+            "crates/cluster/src/socket_options.rs",
+        ],
         "proofs by hand are kept where reviewers look for them",
     ),
     (
