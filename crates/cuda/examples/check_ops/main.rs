@@ -1,0 +1,43 @@
+//! Compares every operation on a GPU with `muser-kernels`, by bits, on random and adversarial operands.
+//!
+//! `check_ops [WORD] [--repeats N]` runs the families whose name holds WORD, repeats each case N times (default 20) with
+//! other work between the launches and poisoned outputs, prints a table, and fails if a bit differed.
+
+mod quantise;
+#[path = "../../../kernels/tests/dot/samples.rs"]
+#[expect(dead_code, reason = "shared with the tests of the scalar references, which use all of it")]
+mod samples;
+mod world;
+
+use std::process::ExitCode;
+
+use world::World;
+
+/// A family of cases.
+type Family = (&'static str, fn(&mut World));
+
+const FAMILIES: &[Family] = &[("quantise", quantise::run)];
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let (mut word, mut repeats) = (String::new(), 20);
+    while let Some(argument) = arguments.next() {
+        if argument == "--repeats" {
+            repeats = arguments.next().and_then(|number| number.parse().ok()).unwrap_or(repeats);
+        } else {
+            word = argument;
+        }
+    }
+    let mut world = match World::open(repeats) {
+        Ok(world) => world,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for (name, run) in FAMILIES.iter().filter(|(name, _)| name.contains(&word)) {
+        world.start_family(name);
+        run(&mut world);
+    }
+    world.finish()
+}

@@ -1,0 +1,206 @@
+//! Operations that end in a quantisation, against the CPU's.
+
+use std::num::NonZeroUsize;
+
+use muser_cuda::DeviceBuffer;
+use muser_cuda::activations::{Activations, Forms};
+use muser_cuda::queue::quantise::{DeviceNorm, GateRows, NormRows, Residual};
+use muser_cuda::queue::{FINE, Failures};
+use muser_kernels::activations::{ActivationFormat, Activations as CpuActivations, FormatSet};
+use muser_kernels::attention::AttentionShape;
+use muser_kernels::cpu::{Cpu, CpuLimits, Kernels};
+use muser_kernels::rows::{RowKernels, hadamard};
+
+use super::samples::activation_row;
+use super::world::World;
+
+const PLACE: u32 = 7;
+
+/// Rows and columns: all widths of the home model and of small ones, and awkward ones.
+const SHAPES: [(usize, usize); 9] =
+    [(1, 6656), (3, 576), (37, 512), (130, 1536), (5, 19968), (2, 4096), (9, 32), (1, 100_000), (4, 8192)];
+
+/// One case: a shape, the CPU, and random operands.
+pub struct Case {
+    pub rows: usize,
+    pub cols: usize,
+    pub cpu: Cpu,
+    pub rng: fastrand::Rng,
+}
+
+impl Case {
+    pub fn new(rows: usize, cols: usize, seed: u64) -> Self {
+        let shape = AttentionShape::new(1, 1, 32).expect("a shape");
+        let threads = NonZeroUsize::new(8).expect("not zero");
+        let cpu = Cpu::new(Kernels::detected(), threads, CpuLimits { cols_max: cols, attention: shape });
+        Self { rows, cols, cpu: cpu.expect("threads"), rng: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// Adversarial rows; of more than two, the second holds a value that is not finite.
+    pub fn rows(&mut self) -> Vec<f32> {
+        let mut values: Vec<f32> = (0..self.rows).flat_map(|_| activation_row(self.cols, &mut self.rng)).collect();
+        if self.rows > 2 {
+            let at = self.cols + self.rng.usize(..self.cols);
+            values[at] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][self.rng.usize(..3)];
+        }
+        values
+    }
+
+    /// Values around one.
+    pub fn weight(&mut self) -> Vec<f32> {
+        (0..self.cols).map(|_| 2.0 * self.rng.f32() - 0.5).collect()
+    }
+
+    /// What the CPU makes of rows, and the rows it finds not to be finite.
+    fn expected(&mut self, produce: impl Fn(&RowKernels, usize, &mut [f32]) + Sync) -> (CpuActivations, Vec<u32>) {
+        let mut expected = CpuActivations::new(self.rows, self.cols);
+        let mut finite = vec![true; self.rows];
+        self.cpu.quantise_rows(&mut expected, self.cols, FormatSet::ALL, &mut finite, produce);
+        (expected, finite.into_iter().map(|fine| if fine { FINE } else { PLACE }).collect())
+    }
+}
+
+/// The forms of `got` against those of the CPU.
+fn compare(world: &mut World, what: &str, got: &mut Activations, expected: &CpuActivations) {
+    let (rows, cols) = (expected.rows(), expected.cols());
+    let padded = cols.next_multiple_of(256);
+    for (format, group) in [(ActivationFormat::Int8x256, 256), (ActivationFormat::Int8x32, 32)] {
+        let (codes, scales) = got.download(&mut world.queue, format).expect("download");
+        let want = |row: usize| expected.row(row).codes(format).collect::<Vec<_>>();
+        let want_codes: Vec<i8> = (0..rows).flat_map(want).collect();
+        let got_codes: Vec<i8> = codes.chunks_exact(padded).flat_map(|row| &row[..cols]).copied().collect();
+        world.compare(&format!("{what} {format:?} codes"), cols, &want_codes, &got_codes);
+        let groups = cols.div_ceil(group);
+        let want_scales: Vec<f32> = (0..rows).flat_map(|row| expected.row(row).scales(format)).collect();
+        let got_scales: Vec<f32> =
+            scales.chunks_exact(padded / group).flat_map(|row| &row[..groups]).copied().collect();
+        world.compare(&format!("{what} {format:?} scales"), groups, &want_scales, &got_scales);
+    }
+    let want: Vec<f32> = (0..rows).flat_map(|row| expected.row(row).floats()).copied().collect();
+    let floats = got.download_floats(&mut world.queue).expect("download");
+    world.compare(&format!("{what} floats"), cols, &want, &floats);
+}
+
+/// Runs `enqueue` once for the comparison, and `repeats` times more with the result poisoned before each.
+fn check(
+    world: &mut World,
+    what: &str,
+    (expected, status): (CpuActivations, Vec<u32>),
+    mut enqueue: impl FnMut(&mut World, &mut Activations, &mut DeviceBuffer<u32>),
+) {
+    let (rows, cols) = (expected.rows(), expected.cols());
+    let mut got = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+    for repeat in 0..=world.repeats.min(3) {
+        got.poison(&mut world.queue);
+        let mut device_status = world.room::<u32>(rows);
+        enqueue(world, &mut got, &mut device_status);
+        let what = format!("{what} {rows} x {cols} run {repeat}");
+        compare(world, &what, &mut got, &expected);
+        let found = world.download(&device_status, rows);
+        world.compare(&format!("{what} status"), 1, &status, &found);
+    }
+}
+
+pub fn run(world: &mut World) {
+    for (number, &(rows, cols)) in SHAPES.iter().enumerate() {
+        let mut case = Case::new(rows, cols, number as u64);
+        plain(world, &mut case);
+        norm(world, &mut case);
+        silu(world, &mut case);
+        if cols <= 24_000 {
+            gate(world, &mut case);
+        }
+    }
+}
+
+fn plain(world: &mut World, case: &mut Case) {
+    let (rows, cols) = (case.rows, case.cols);
+    let x = case.rows();
+    let expected = case.expected(|_, row, out| out.copy_from_slice(&x[row * cols..][..cols]));
+    let device = world.upload(&x);
+    check(world, "quantise", expected, |world, out, status| {
+        world.queue.quantise(out, &device, (rows, cols), Forms::ALL, &mut Failures { status, place: PLACE });
+    });
+}
+
+/// With and without a residual sum, with and without a norm of its addend, with rows picked.
+fn norm(world: &mut World, case: &mut Case) {
+    let (rows, cols) = (case.rows, case.cols);
+    let (weight, post_weight, eps, post_eps) = (case.weight(), case.weight(), 1e-5, 1e-8);
+    let (device_weight, device_post) = (world.upload(&weight), world.upload(&post_weight));
+    for variant in 0..4 {
+        let (mut hidden, addend) = (case.rows(), case.rows());
+        let start = hidden.clone();
+        let kernels = case.cpu.kernels().rows;
+        for (h, y) in hidden.chunks_exact_mut(cols).zip(addend.chunks_exact(cols)) {
+            let mut term = y.to_vec();
+            match variant {
+                1 => (kernels.add)(h, &term),
+                2 => {
+                    (kernels.rms_norm)(y, Some(&post_weight), post_eps, &mut term);
+                    (kernels.add)(h, &term);
+                }
+                _ => {}
+            }
+        }
+        let picked: Vec<u32> = (0..rows).rev().map(|row| u32::try_from(row).expect("few rows")).collect();
+        let source = |row: usize| if variant == 3 { rows - 1 - row } else { row };
+        let (expected, mut status) = case.expected(|kernels, row, out| {
+            (kernels.rms_norm)(&hidden[source(row) * cols..][..cols], Some(&weight), eps, out);
+        });
+        if variant == 3 {
+            status.reverse();
+        }
+        let (device_addend, device_picked) = (world.upload(&addend), world.upload(&picked));
+        let post_norm = (variant == 2).then_some(DeviceNorm { weight: &device_post, eps: post_eps });
+        let residual = (variant == 1 || variant == 2).then_some(Residual { addend: &device_addend, post_norm });
+        let norm = DeviceNorm { weight: &device_weight, eps };
+        let indices = (variant == 3).then_some(&device_picked);
+        let spec = NormRows { rows, cols, indices, residual, norm, forms: Forms::ALL };
+        check(world, &format!("norm {variant}"), (expected, status), |world, out, status| {
+            let mut device_hidden = world.upload(&start);
+            world.queue.norm_quantise(out, &mut device_hidden, &spec, &mut Failures { status, place: PLACE });
+            let got = world.download(&device_hidden, rows * cols);
+            world.compare(&format!("norm {variant} residual stream"), cols, &hidden, &got);
+        });
+    }
+}
+
+fn silu(world: &mut World, case: &mut Case) {
+    let (rows, cols) = (case.rows, case.cols);
+    let (gate, up) = (case.rows(), case.rows());
+    let expected = case.expected(|kernels, row, out| {
+        out.copy_from_slice(&gate[row * cols..][..cols]);
+        (kernels.silu_mul)(out, &up[row * cols..][..cols]);
+    });
+    let (gate, up) = (world.upload(&gate), world.upload(&up));
+    check(world, "silu", expected, |world, out, status| {
+        let mut failures = Failures { status, place: PLACE };
+        world.queue.silu_mul_quantise(out, (&gate, &up), (rows, cols), Forms::ALL, &mut failures);
+    });
+}
+
+/// Every head dimension that divides the row, with and without the transform and the gate.
+fn gate(world: &mut World, case: &mut Case) {
+    let (rows, cols) = (case.rows, case.cols);
+    let dims = (1..=8).map(|parts| 32 * parts).filter(|dim| cols.is_multiple_of(*dim));
+    for (variant, spread_head_dim) in std::iter::once(None).chain(dims.map(Some)).enumerate() {
+        let (mixed, gate) = (case.rows(), case.rows());
+        let gated = variant % 3 != 1;
+        let expected = case.expected(|kernels, row, out| {
+            out.copy_from_slice(&mixed[row * cols..][..cols]);
+            if let Some(dim) = spread_head_dim {
+                out.chunks_exact_mut(dim).for_each(|head| hadamard(head, 1.0));
+            }
+            if gated {
+                (kernels.sigmoid_gate)(out, &gate[row * cols..][..cols]);
+            }
+        });
+        let (mixed, gate) = (world.upload(&mixed), world.upload(&gate));
+        let gate = gated.then_some(&gate);
+        let spec = GateRows { rows, cols, mixed: &mixed, gate, spread_head_dim, forms: Forms::ALL };
+        check(world, &format!("gate {spread_head_dim:?}"), expected, |world, out, status| {
+            world.queue.gate_quantise(out, &spec, &mut Failures { status, place: PLACE });
+        });
+    }
+}

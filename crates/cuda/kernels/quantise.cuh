@@ -1,0 +1,131 @@
+// Rule 2 of docs/numerics.md for one row on one thread block, into every layout that a consumer of the row may want.
+#pragma once
+#include <cuda_fp16.h>
+#include "numerics.cuh"
+
+// Threads of every kernel that quantises: also the lanes of rule 5.
+constexpr int QUANTISE_THREADS = 256;
+// Rows of a tile of the Hopper layouts.
+constexpr int TILE_ROWS = 128;
+
+// Where the forms of the rows go; a null pointer is a form that nobody wants. `blocks` is ceil(cols / 256), T = row / 128,
+// r = row % 128. All codes of a short last group that have no value are zero.
+struct ActivationForms {
+    int8_t* codes256;    // [rows][blocks * 256]
+    float* scales256;    // [rows][blocks]
+    int16_t* sums256;    // [rows][blocks * 8]: sum of each 32 codes of codes256
+    int8_t* codes32;     // [rows][blocks * 256]
+    float* scales32;     // [rows][blocks * 8]
+    int16_t* sums32;     // [rows][blocks * 8]: sum of each 32 codes of codes32
+    float* floats;       // [rows][cols]
+    uint8_t* half_tiles; // f16 [T][blocks][4][128][64], 16-byte units swizzled by r: operand B of wgmma f16
+    uint8_t* byte_tiles; // i8 [T][blocks][2][128][128], swizzled alike: operand B of wgmma s8
+    float* tile_scales;  // [T][blocks][128]: scales256 in the order of the tiles
+};
+
+// Eight consecutive codes of a row, as codes of one 256-group and scaled by `inverse`.
+struct EightCodes {
+    int code[8];
+    __device__ __forceinline__ EightCodes(const float (&x)[8], float inverse) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int q = __float2int_rn(__fmul_rn(x[i], inverse));
+            code[i] = min(127, max(-127, q));
+        }
+    }
+    __device__ __forceinline__ uint2 packed() const {
+        uint32_t words[2] = {0, 0};
+#pragma unroll
+        for (int i = 0; i < 8; i++) words[i / 4] |= (uint32_t)(code[i] & 255) << (8 * (i % 4));
+        return make_uint2(words[0], words[1]);
+    }
+    // Sum of the 32 codes of this lane and its three neighbours.
+    __device__ __forceinline__ int sum32() const {
+        int sum = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += code[i];
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        return sum + __shfl_xor_sync(ALL_LANES, sum, 2);
+    }
+};
+
+__device__ __forceinline__ float inverse_of(float largest) {
+    return largest < SMALLEST_MAXIMUM ? 0.0f : __fdiv_rn(LARGEST_CODE, largest);
+}
+__device__ __forceinline__ float scale_of(float largest) {
+    return largest < SMALLEST_MAXIMUM ? 0.0f : __fdiv_rn(largest, LARGEST_CODE);
+}
+
+// Stores group `block` of row `row` in the 256-group forms. Lane l holds values 8 l ... 8 l + 7 of the group.
+__device__ __forceinline__ void store_group256(const ActivationForms& out, const float (&x)[8], float largest, int row,
+                                               int block, int blocks, int lane) {
+    EightCodes codes(x, inverse_of(largest));
+    const size_t group = (size_t)row * blocks + block;
+    const size_t tile_group = (size_t)(row / TILE_ROWS) * blocks + block;
+    const int r = row % TILE_ROWS;
+    int sum = codes.sum32();
+    if (out.codes256) {
+        *(uint2*)(out.codes256 + group * 256 + lane * 8) = codes.packed();
+        if (lane % 4 == 0) out.sums256[group * 8 + lane / 4] = (int16_t)sum;
+        if (lane == 0) out.scales256[group] = scale_of(largest);
+    }
+    if (out.tile_scales && lane == 0) out.tile_scales[tile_group * TILE_ROWS + r] = scale_of(largest);
+    if (out.half_tiles) {
+        __half halves[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) halves[i] = __int2half_rn(codes.code[i]);
+        const int chunk = lane / 8, unit = lane % 8;
+        *(uint4*)(out.half_tiles + (tile_group * 4 + chunk) * 16384 + r * 128 + ((unit ^ (r & 7)) * 16)) =
+            *(const uint4*)halves;
+    }
+    if (out.byte_tiles) {
+        const int chunk = lane / 16, at = lane % 16 * 8;
+        *(uint2*)(out.byte_tiles + (tile_group * 2 + chunk) * 16384 + r * 128 + (((at / 16) ^ (r & 7)) * 16) + at % 16) =
+            codes.packed();
+    }
+}
+
+// Stores the 32-groups of group `block` of row `row`: four lanes hold one of them.
+__device__ __forceinline__ void store_groups32(const ActivationForms& out, const float (&x)[8], float largest8, int row,
+                                               int block, int blocks, int lane) {
+    float largest = fmaxf(largest8, __shfl_xor_sync(ALL_LANES, largest8, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+    EightCodes codes(x, inverse_of(largest));
+    const size_t group = (size_t)row * blocks + block;
+    *(uint2*)(out.codes32 + group * 256 + lane * 8) = codes.packed();
+    int sum = codes.sum32();
+    if (lane % 4 == 0) {
+        out.scales32[group * 8 + lane / 4] = scale_of(largest);
+        out.sums32[group * 8 + lane / 4] = (int16_t)sum;
+    }
+}
+
+// Quantises row `row` of `cols` values, value(k) each, into the wanted forms; called by all QUANTISE_THREADS threads of the
+// block. A row with a NaN or an infinity becomes zeros, and status[status_row] is lowered to `place`.
+template <class Value>
+__device__ __forceinline__ void quantise_row(const ActivationForms& out, Value value, int row, int cols, uint32_t* status,
+                                             int status_row, uint32_t place) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = (cols + 255) / 256;
+    bool bad = false;
+    for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) bad |= !is_finite(value(k));
+    bad = __syncthreads_or(bad);
+    if (bad && threadIdx.x == 0) atomicMin(&status[status_row], place);
+    if (out.floats) {
+        for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) {
+            out.floats[(size_t)row * cols + k] = bad ? 0.0f : value(k);
+        }
+    }
+    for (int block = warp; block < blocks; block += QUANTISE_THREADS / 32) {
+        float x[8], largest = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int k = block * 256 + lane * 8 + i;
+            x[i] = (k < cols && !bad) ? value(k) : 0.0f;
+            largest = fmaxf(largest, fabsf(x[i]));
+        }
+        if (out.codes32) store_groups32(out, x, largest, row, block, blocks, lane);
+        if (out.codes256 || out.tile_scales) {
+            store_group256(out, x, warp_max(largest), row, block, blocks, lane);
+        }
+    }
+}

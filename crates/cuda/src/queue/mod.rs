@@ -1,0 +1,105 @@
+//! Operations enqueued on one stream of the device. None waits; the first failure is kept, later operations do nothing, and
+//! [`Queue::sync`] reports it.
+
+pub mod diagnostics;
+pub mod quantise;
+
+use std::sync::Arc;
+
+use crate::driver::{Arguments, Context, DeviceBuffer, DriverError, Event, Launch, Plain, Stream};
+use crate::kernels::Kernels;
+
+/// `status` of a row in which nothing was found that is not finite.
+pub const FINE: u32 = u32::MAX;
+
+/// Where an operation reports rows that are not finite.
+#[derive(Debug)]
+pub struct Failures<'a> {
+    /// `[rows of the step]`, [`FINE`] at the start: lowered to the lowest place at which a row was found not to be finite.
+    pub status: &'a mut DeviceBuffer<u32>,
+    /// Index of the layer; the number of layers for the head.
+    pub place: u32,
+}
+
+/// A stream of operations with the kernels they are made of.
+#[derive(Debug)]
+pub struct Queue {
+    stream: Stream,
+    kernels: Arc<Kernels>,
+    failed: Option<DriverError>,
+}
+
+impl Queue {
+    /// A queue of its own; several queues may share the loaded kernels.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn new(context: &Context, kernels: Arc<Kernels>) -> Result<Self, DriverError> {
+        Ok(Self { stream: Stream::new(context)?, kernels, failed: None })
+    }
+
+    /// The device that the queue runs on.
+    pub fn context(&self) -> &Context {
+        self.stream.context()
+    }
+
+    /// The stream, for copies and events.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Waits for everything enqueued so far.
+    ///
+    /// # Errors
+    /// The first failure since the last call. After [`DriverError::Lost`] the queue stays failed.
+    pub fn sync(&mut self) -> Result<(), DriverError> {
+        let waited = self.stream.synchronize();
+        let result = self.failed.take().map_or(waited, Err);
+        self.failed = result.as_ref().err().filter(|error| error.is_lost()).cloned();
+        result
+    }
+
+    /// Puts `event` behind everything enqueued so far.
+    pub fn mark(&mut self, event: &Event) {
+        let marked = event.record(&self.stream);
+        self.note(marked);
+    }
+
+    /// Enqueues setting all bytes of `buffer` to `byte`.
+    pub fn fill<T: Plain>(&mut self, buffer: &mut DeviceBuffer<T>, byte: u8) {
+        if self.failed.is_none() {
+            let filled = self.stream.fill(buffer, byte);
+            self.note(filled);
+        }
+    }
+
+    /// Enqueues `kernel`, unless an earlier operation failed.
+    ///
+    /// # Safety
+    /// As for [`Stream::launch`].
+    pub(crate) unsafe fn launch(&mut self, kernel: &'static str, launch: &Launch, mut arguments: Arguments) {
+        if self.failed.is_some() || launch.grid.contains(&0) {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let launched = self
+            .kernels
+            .function(kernel)
+            .and_then(|function| unsafe { self.stream.launch(function, launch, &mut arguments) });
+        self.note(launched);
+    }
+
+    fn note(&mut self, result: Result<(), DriverError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+/// A dimension of a launch.
+///
+/// # Panics
+/// If it passes 2^32, which no buffer of a device allows.
+pub(crate) fn dimension(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or_else(|_| panic!("{value} thread blocks"))
+}

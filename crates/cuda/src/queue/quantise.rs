@@ -1,0 +1,206 @@
+//! Operations that end in a quantisation: norm, SiLU, the gate of attention (rules 5, 6, 8, 8b, then 2).
+
+use super::{Failures, Queue, dimension};
+use crate::activations::{Activations, Forms};
+use crate::driver::{Arguments, DeviceBuffer, Launch};
+
+pub(crate) const KERNELS: &[&str] = &["quantise_norm", "quantise_silu", "quantise_gate", "quantise_plain"];
+
+/// Threads of a block, as in `kernels/quantise.cuh`.
+const THREADS: u32 = 256;
+/// Shared memory that the kernels need beside the row.
+const FIXED_SHARED_BYTES: usize = 2048;
+
+/// Weight and epsilon of a norm.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceNorm<'a> {
+    /// `[cols]`.
+    pub weight: &'a DeviceBuffer<f32>,
+    /// Added to the mean of squares.
+    pub eps: f32,
+}
+
+/// A residual sum that comes before a norm.
+#[derive(Clone, Copy, Debug)]
+pub struct Residual<'a> {
+    /// `[rows, cols]`, added to the residual stream.
+    pub addend: &'a DeviceBuffer<f32>,
+    /// Norm of the addend, before the sum.
+    pub post_norm: Option<DeviceNorm<'a>>,
+}
+
+/// Rows to normalise and quantise.
+#[derive(Clone, Copy, Debug)]
+pub struct NormRows<'a> {
+    /// Rows of the result.
+    pub rows: usize,
+    /// Width of the residual stream.
+    pub cols: usize,
+    /// `[rows]`: the row of the residual stream that each row of the result comes from; the same row where not given. No
+    /// row may come twice where there is a residual sum.
+    pub indices: Option<&'a DeviceBuffer<u32>>,
+    /// Added to the residual stream first, which is changed by it.
+    pub residual: Option<Residual<'a>>,
+    /// The norm.
+    pub norm: DeviceNorm<'a>,
+    /// Layouts of the result.
+    pub forms: Forms,
+}
+
+/// Attention outputs to gate and quantise.
+#[derive(Clone, Copy, Debug)]
+pub struct GateRows<'a> {
+    /// Rows.
+    pub rows: usize,
+    /// `query_heads * head_dim`.
+    pub cols: usize,
+    /// `[rows, cols]`: outputs of the heads.
+    pub mixed: &'a DeviceBuffer<f32>,
+    /// `[rows, cols]`: each output is multiplied by the sigmoid of its gate.
+    pub gate: Option<&'a DeviceBuffer<f32>>,
+    /// Head dimension, where the outputs are to be transformed back (rule 8b); `q8` caches only.
+    pub spread_head_dim: Option<usize>,
+    /// Layouts of the result.
+    pub forms: Forms,
+}
+
+impl Queue {
+    /// `hidden += y` or `hidden += norm(y)` where there is a residual, then norm and quantisation of the rows. `hidden` is
+    /// `[_, cols]`. Rows that are not finite become zeros and are reported under their index in `hidden`.
+    ///
+    /// # Panics
+    /// If a buffer is too short.
+    pub fn norm_quantise(
+        &mut self,
+        out: &mut Activations,
+        hidden: &mut DeviceBuffer<f32>,
+        rows: &NormRows<'_>,
+        failures: &mut Failures<'_>,
+    ) {
+        let NormRows { rows: count, cols, indices, residual, norm, forms } = *rows;
+        assert!(norm.weight.len() >= cols, "a norm weight of {} for {cols} columns", norm.weight.len());
+        match indices {
+            Some(indices) => assert!(indices.len() >= count, "{} indices for {count} rows", indices.len()),
+            None => {
+                assert!(
+                    hidden.len() >= count * cols && failures.status.len() >= count,
+                    "{count} rows of {cols} values"
+                );
+            }
+        }
+        let post_norm = residual.and_then(|residual| residual.post_norm);
+        if let Some(residual) = residual {
+            assert!(residual.addend.len() >= count * cols, "an addend of {count} rows of {cols} values");
+            assert!(post_norm.is_none_or(|norm| norm.weight.len() >= cols), "a norm weight for {cols} columns");
+        }
+        out.begin(count, cols, forms);
+        let shared_bytes = self.row_bytes_if_it_fits(cols);
+        let arguments = Arguments::new()
+            .structure(&out.addresses())
+            .buffer(hidden)
+            .optional(indices)
+            .optional(residual.map(|residual| residual.addend))
+            .optional(post_norm.map(|norm| norm.weight))
+            .f32(post_norm.map_or(0.0, |norm| norm.eps))
+            .buffer(norm.weight)
+            .f32(norm.eps)
+            .size(cols)
+            .buffer(failures.status)
+            .u32(failures.place)
+            .u32(u32::from(shared_bytes > 0));
+        let launch = Launch::of(dimension(count), THREADS).shared(shared_bytes);
+        // SAFETY: the kernel's parameters in order; the lengths were checked above, and indices are the caller's rows.
+        unsafe { self.launch("quantise_norm", &launch, arguments) };
+    }
+
+    /// `SiLU(gate) * up`, quantised; both `[rows, cols]`. Rows that are not finite become zeros and are reported.
+    ///
+    /// # Panics
+    /// If a buffer is too short.
+    pub fn silu_mul_quantise(
+        &mut self,
+        out: &mut Activations,
+        (gate, up): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
+        (rows, cols): (usize, usize),
+        forms: Forms,
+        failures: &mut Failures<'_>,
+    ) {
+        assert!(gate.len().min(up.len()) >= rows * cols, "gate and up of {rows} rows of {cols} values");
+        assert!(failures.status.len() >= rows, "status of {rows} rows");
+        out.begin(rows, cols, forms);
+        let shared_bytes = self.row_bytes_if_it_fits(cols);
+        let arguments = Arguments::new()
+            .structure(&out.addresses())
+            .buffer(gate)
+            .buffer(up)
+            .size(cols)
+            .buffer(failures.status)
+            .u32(failures.place)
+            .u32(u32::from(shared_bytes > 0));
+        let launch = Launch::of(dimension(rows), THREADS).shared(shared_bytes);
+        // SAFETY: the kernel's parameters in order; the lengths were checked above.
+        unsafe { self.launch("quantise_silu", &launch, arguments) };
+    }
+
+    /// The heads' outputs, transformed back and gated where asked for, quantised. Rows that are not finite become zeros and
+    /// are reported.
+    ///
+    /// # Panics
+    /// If a buffer is too short, the head dimension is no multiple of 32 up to 256, or a row does not fit shared memory
+    /// (`cols` above 24,000 on the smallest supported chips).
+    pub fn gate_quantise(&mut self, out: &mut Activations, rows: &GateRows<'_>, failures: &mut Failures<'_>) {
+        let GateRows { rows: count, cols, mixed, gate, spread_head_dim, forms } = *rows;
+        assert!(mixed.len() >= count * cols, "heads' outputs of {count} rows of {cols} values");
+        assert!(gate.is_none_or(|gate| gate.len() >= count * cols), "gates of {count} rows of {cols} values");
+        assert!(failures.status.len() >= count, "status of {count} rows");
+        let block = spread_head_dim.map_or(0, |dim| {
+            assert!(dim % 32 == 0 && (32..=256).contains(&dim) && cols.is_multiple_of(dim), "heads of {dim} in {cols}");
+            1 << dim.trailing_zeros()
+        });
+        let shared_bytes = self.row_bytes_if_it_fits(cols);
+        assert!(shared_bytes > 0, "a row of {cols} values does not fit shared memory");
+        out.begin(count, cols, forms);
+        let arguments = Arguments::new()
+            .structure(&out.addresses())
+            .buffer(mixed)
+            .optional(gate)
+            .size(cols)
+            .u32(block)
+            .buffer(failures.status)
+            .u32(failures.place);
+        let launch = Launch::of(dimension(count), THREADS).shared(shared_bytes);
+        // SAFETY: the kernel's parameters in order; the lengths were checked above, and blocks divide `cols`.
+        unsafe { self.launch("quantise_gate", &launch, arguments) };
+    }
+
+    /// Quantises `x`, `[rows, cols]`. Rows that are not finite become zeros and are reported.
+    ///
+    /// # Panics
+    /// If a buffer is too short.
+    pub fn quantise(
+        &mut self,
+        out: &mut Activations,
+        x: &DeviceBuffer<f32>,
+        (rows, cols): (usize, usize),
+        forms: Forms,
+        failures: &mut Failures<'_>,
+    ) {
+        assert!(x.len() >= rows * cols && failures.status.len() >= rows, "{rows} rows of {cols} values");
+        out.begin(rows, cols, forms);
+        let arguments = Arguments::new()
+            .structure(&out.addresses())
+            .buffer(x)
+            .size(cols)
+            .buffer(failures.status)
+            .u32(failures.place);
+        // SAFETY: the kernel's parameters in order; the lengths were checked above.
+        unsafe { self.launch("quantise_plain", &Launch::of(dimension(rows), THREADS), arguments) };
+    }
+
+    /// Bytes of a row of `cols` floats, or 0 where a block of this device has not so much shared memory.
+    fn row_bytes_if_it_fits(&self, cols: usize) -> u32 {
+        let room = self.context().shared_bytes_max() as usize;
+        let bytes = cols.saturating_mul(4);
+        u32::try_from(bytes).ok().filter(|_| bytes.saturating_add(FIXED_SHARED_BYTES) <= room).unwrap_or(0)
+    }
+}
