@@ -22,8 +22,11 @@ macro_rules! unit {
 }
 
 /// Every unit.
-const UNITS: &[Unit] =
-    &[unit!("diagnostics", crate::queue::diagnostics::KERNELS), unit!("quantise", crate::queue::quantise::KERNELS)];
+const UNITS: &[Unit] = &[
+    unit!("diagnostics", crate::queue::diagnostics::KERNELS),
+    unit!("matmul", crate::queue::matmul::KERNELS),
+    unit!("quantise", crate::queue::quantise::KERNELS),
+];
 
 /// All kernels, loaded into a context.
 #[derive(Debug)]

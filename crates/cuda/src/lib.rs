@@ -8,6 +8,7 @@
 pub mod activations;
 pub mod driver;
 pub mod kernels;
+pub mod matrix;
 pub mod queue;
 
 pub use driver::{Context, DeviceBuffer, DriverError};

@@ -3,6 +3,7 @@
 //! `check_ops [WORD] [--repeats N]` runs the families whose name holds WORD, repeats each case N times (default 20) with
 //! other work between the launches and poisoned outputs, prints a table, and fails if a bit differed.
 
+mod matmul;
 mod quantise;
 #[path = "../../../kernels/tests/dot/samples.rs"]
 #[expect(dead_code, reason = "shared with the tests of the scalar references, which use all of it")]
@@ -16,7 +17,7 @@ use world::World;
 /// A family of cases.
 type Family = (&'static str, fn(&mut World));
 
-const FAMILIES: &[Family] = &[("quantise", quantise::run)];
+const FAMILIES: &[Family] = &[("quantise", quantise::run), ("matmul", matmul::run)];
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);

@@ -20,6 +20,10 @@ pub struct World {
     started: Instant,
     tally: Tally,
     failed: bool,
+    /// Count and first index of differences found on the device since the last look.
+    found: DeviceBuffer<u64>,
+    /// The comparison on the device that runs now, and its values.
+    repeated: Option<(String, usize)>,
 }
 
 #[derive(Default)]
@@ -42,7 +46,11 @@ impl World {
             context.capability(),
             started.elapsed().as_secs_f32()
         );
-        Ok(Self { context, queue, repeats, family: "", started, tally: Tally::default(), failed: false })
+        let found = DeviceBuffer::new(&context, 2)?;
+        let (tally, repeated) = (Tally::default(), None);
+        let mut world = Self { context, queue, repeats, family: "", started, tally, failed: false, found, repeated };
+        world.queue.stream().upload(&[0, u64::MAX], &mut world.found, 0)?;
+        Ok(world)
     }
 
     pub fn start_family(&mut self, name: &'static str) {
@@ -102,6 +110,30 @@ impl World {
             count += 1;
         }
         self.tally.wrong += count;
+    }
+}
+
+impl World {
+    /// Enqueues a comparison of two results on the device; [`World::end_repeats`] counts what was found.
+    pub fn compare_on_device(&mut self, what: &str, left: &DeviceBuffer<f32>, right: &DeviceBuffer<f32>) {
+        self.queue.count_differences(left, right, &mut self.found);
+        let compared = self.repeated.take().map_or(0, |(_, compared)| compared);
+        self.repeated = Some((what.to_owned(), compared + left.len()));
+    }
+
+    /// Counts the comparisons enqueued since the last call as one case.
+    pub fn end_repeats(&mut self) {
+        let Some((what, compared)) = self.repeated.take() else { return };
+        self.queue.sync().expect("the queue");
+        let mut found = [0; 2];
+        self.queue.stream().download(&self.found, 0, &mut found).expect("download");
+        self.queue.stream().upload(&[0, u64::MAX], &mut self.found, 0).expect("upload");
+        self.tally.cases += 1;
+        self.tally.compared += compared;
+        self.tally.wrong += usize::try_from(found[0]).expect("a count");
+        if found[0] > 0 {
+            println!("  {what}: {} values differ from the first run, the first at {}", found[0], found[1]);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! [`Queue::sync`] reports it.
 
 pub mod diagnostics;
+pub mod matmul;
 pub mod quantise;
 
 use std::sync::Arc;

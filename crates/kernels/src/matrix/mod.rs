@@ -11,13 +11,12 @@ mod scan;
 use std::sync::Arc;
 
 pub use format::PANEL_ROWS;
-pub use scan::Scan;
+pub use scan::{Form, Scan};
 
 use crate::activations::ActivationFormat;
 use crate::arena::{Arena, ArenaRange};
 use crate::formats::{WeightClass, WeightType};
 use format::{Format, with_format};
-pub(crate) use scan::Form;
 
 /// Why a tensor cannot be a matrix. Each is a fault of the file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

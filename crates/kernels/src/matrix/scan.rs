@@ -8,7 +8,7 @@ const LIMIT: i32 = ((1 << 24) - 1) / 127;
 
 /// How the integer weights of a tensor are formed. A tensor takes the last form that any of its blocks needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Form {
+pub enum Form {
     /// Mins in half steps: `w' = 2 sc q - M`; `e = 1`. Also the form of types without integer mins, where `e` is unused.
     HalfSteps,
     /// Mins in whole steps: `w' = sc q - M`; `e = 0`.
@@ -52,6 +52,11 @@ impl Scan {
             }
         }
         Ok(Self { form })
+    }
+
+    /// The form that the rows looked at need.
+    pub fn form(self) -> Form {
+        self.form
     }
 
     /// What rows of both scans together need.

@@ -1,0 +1,140 @@
+//! Products of every weight type and form, against the CPU's.
+
+use muser_cuda::DeviceBuffer;
+use muser_cuda::activations::{Activations, Forms};
+use muser_cuda::matrix::DeviceMatrix;
+use muser_cuda::queue::Failures;
+use muser_cuda::queue::matmul::DeviceProduct;
+use muser_kernels::activations::{Activations as CpuActivations, FormatSet};
+use muser_kernels::cpu::Product;
+use muser_kernels::formats::{WeightClass, WeightType};
+use muser_kernels::matrix::Matrix;
+
+use super::quantise::Case;
+use super::samples::{Flavour, raw_tensor};
+use super::world::World;
+
+/// One operand of a launch, on both devices.
+struct Operand {
+    cpu: Matrix,
+    device: DeviceMatrix,
+    bias: Option<(Vec<f32>, DeviceBuffer<f32>)>,
+}
+
+fn operand(world: &mut World, case: &mut Case, (ty, flavour): (WeightType, Flavour), outputs: usize) -> Operand {
+    let raw = raw_tensor(ty, outputs, case.cols, flavour, &mut case.rng);
+    let mut cpu = Matrix::packed(ty, outputs, case.cols, &raw).expect("a matrix");
+    let mut device = DeviceMatrix::of_tensor(&mut world.queue, ty, (outputs, case.cols), &raw).expect("a matrix");
+    if ty == WeightType::NVFP4 {
+        (cpu, device) = (cpu.with_scale(0.013), device.with_scale(0.013));
+    }
+    let bias = case.rng.bool().then(|| {
+        let bias: Vec<f32> = (0..outputs).map(|_| case.rng.f32() - 0.5).collect();
+        let device = world.upload(&bias);
+        (bias, device)
+    });
+    Operand { cpu, device, bias }
+}
+
+/// One launch over `operands` against the CPU, then repeated: outputs are poisoned before every launch.
+fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
+    let (rows, cols) = (case.rows, case.cols);
+    let x = case.rows();
+    let mut cpu_x = CpuActivations::new(rows, cols);
+    let mut finite = vec![true; rows];
+    case.cpu.quantise_rows(&mut cpu_x, cols, FormatSet::ALL, &mut finite, |_, row, out| {
+        out.copy_from_slice(&x[row * cols..][..cols]);
+    });
+    let mut expected: Vec<Vec<f32>> = operands.iter().map(|operand| vec![0.0; rows * operand.cpu.rows()]).collect();
+    for (operand, out) in operands.iter().zip(&mut expected) {
+        let bias = operand.bias.as_ref().map(|(bias, _)| bias.as_slice());
+        case.cpu.matmul(&cpu_x, [Product { matrix: &operand.cpu, bias, out }]);
+    }
+    let mut device_x = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+    let (device_rows, mut status) = (world.upload(&x), world.room::<u32>(rows));
+    let mut failures = Failures { status: &mut status, place: 0 };
+    world.queue.quantise(&mut device_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);
+    let mut outputs: Vec<DeviceBuffer<f32>> = expected.iter().map(|want| world.room(want.len())).collect();
+    let run = |world: &mut World, outputs: &mut [DeviceBuffer<f32>]| {
+        let mut products: Vec<DeviceProduct<'_>> = operands
+            .iter()
+            .zip(outputs.iter_mut())
+            .map(|(operand, out)| {
+                let bias = operand.bias.as_ref().map(|(_, bias)| bias);
+                DeviceProduct { matrix: &operand.device, bias, out }
+            })
+            .collect();
+        world.queue.matmul(&device_x, &mut products);
+    };
+    run(world, &mut outputs);
+    let first: Vec<Vec<f32>> = outputs.iter().map(|out| world.download(out, out.len())).collect();
+    for (number, ((want, got), operand)) in expected.iter().zip(&first).zip(operands).enumerate() {
+        let (ty, outputs) = (operand.cpu.weight_type(), operand.cpu.rows());
+        world.compare(&format!("{what} {ty} {rows} x {cols} -> {outputs} (product {number})"), outputs, want, got);
+    }
+    // Against the first launch, on the device: other kernels run between, the outputs are poisoned.
+    let references: Vec<DeviceBuffer<f32>> = first.iter().map(|values| world.upload(values)).collect();
+    let mut other_x = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+    for _ in 0..world.repeats {
+        let mut failures = Failures { status: &mut status, place: 0 };
+        world.queue.quantise(&mut other_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);
+        outputs.iter_mut().for_each(|out| world.queue.fill(out, 0xff));
+        run(world, &mut outputs);
+        for (reference, out) in references.iter().zip(&outputs) {
+            world.compare_on_device(&format!("{what} {rows} x {cols}, repeated"), reference, out);
+        }
+    }
+    world.end_repeats();
+}
+
+/// Columns that suit `ty`, near `cols`.
+fn cols_of(ty: WeightType, cols: usize) -> usize {
+    cols.next_multiple_of(ty.block_len())
+}
+
+pub fn run(world: &mut World) {
+    for ty in WeightType::ALL {
+        for flavour in Flavour::ALL {
+            for (seed, (rows, cols, outputs)) in
+                [(1, 576, 70), (7, 512, 256), (33, 1500, 65), (130, 96, 129)].into_iter().enumerate()
+            {
+                let mut case = Case::new(rows, cols_of(ty, cols), seed as u64);
+                let operands = [operand(world, &mut case, (ty, flavour), outputs)];
+                check(world, &mut case, &format!("{flavour:?}"), &operands);
+            }
+        }
+    }
+    mixed(world);
+    long(world);
+}
+
+/// Four products at once, of one class and of several.
+fn mixed(world: &mut World) {
+    let sets = [
+        [WeightType::Q4_K, WeightType::Q4_K, WeightType::Q6_K, WeightType::Q5_K],
+        [WeightType::Q8_0, WeightType::F16, WeightType::Q4_K, WeightType::Q4_1],
+    ];
+    for (seed, types) in sets.into_iter().enumerate() {
+        for rows in [1, 20, 200] {
+            let mut case = Case::new(rows, 1024, 100 + seed as u64);
+            let operands: Vec<Operand> = types
+                .into_iter()
+                .zip([512, 64, 60, 500])
+                .map(|(ty, outputs)| operand(world, &mut case, (ty, Flavour::Ordinary), outputs))
+                .collect();
+            check(world, &mut case, "mixed", &operands);
+        }
+    }
+}
+
+/// The widths of the home model.
+fn long(world: &mut World) {
+    for ty in [WeightType::Q4_K, WeightType::Q6_K, WeightType::Q5_K, WeightType::Q8_0, WeightType::F16] {
+        for (rows, cols) in [(1, 19968), (65, 6656)] {
+            let cols = if ty.class() == WeightClass::Float { cols / 4 } else { cols };
+            let mut case = Case::new(rows, cols, 3);
+            let operands = [operand(world, &mut case, (ty, Flavour::Ordinary), 200)];
+            check(world, &mut case, "long", &operands);
+        }
+    }
+}
