@@ -4,8 +4,7 @@
 //! `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|`
 //! ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`.
 //!
-//! Source: the pattern in the models' published `tokenizer.json`; the first alternative that matches wins. Contractions
-//! ignore the case of ASCII letters only, as llama.cpp does: `ſ` is not an `s` here.
+//! Source: the pattern in the models' published `tokenizer.json`; the first alternative that matches wins.
 
 use super::char_class::{CharClass, class_of};
 use super::{cased, contraction_of_any_case, first_char_len, leading, white_space};

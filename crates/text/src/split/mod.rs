@@ -170,8 +170,11 @@ fn contraction(text: &[u8]) -> usize {
     }
 }
 
-/// As [`contraction()`], whatever the case.
+/// As [`contraction()`], whatever the case; `ſ` (U+017F) is a small `s` too.
 fn contraction_of_any_case(text: &str) -> usize {
+    if text.starts_with("'ſ") {
+        return "'ſ".len();
+    }
     let lower = |index: usize| text.as_bytes().get(index).map_or(0, u8::to_ascii_lowercase);
     contraction(&[lower(0), lower(1), lower(2)])
 }

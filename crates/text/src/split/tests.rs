@@ -1,5 +1,7 @@
 //! Words of each family, checked against the published patterns by hand.
 
+use std::collections::HashMap;
+
 use super::*;
 
 fn words(pre: &str, text: &str) -> Vec<String> {
@@ -68,14 +70,26 @@ fn gpt4o_and_tekken_end_a_word_before_a_capital_that_follows_a_small_letter() {
     }
 }
 
-/// llama.cpp counts every letter outside ASCII as both capital and small, so it ends the part that needs a small one.
 #[test]
-fn gpt4o_and_tekken_take_letters_outside_ascii_as_capital_and_small() {
-    for pre in ["gpt-4o", "tekken"] {
-        assert_eq!(words(pre, "éABC"), ["é", "ABC"]);
-        assert_eq!(words(pre, "ABéCDéEF"), ["ABéCDé", "EF"]);
-        assert_eq!(words(pre, "abÉc DÉ"), ["abÉc", " DÉ"]);
-        assert_eq!(words(pre, "e\u{301}a"), ["e", "\u{301}a"]);
+fn gpt4o_and_tekken_count_marks_as_letters_of_either_case() {
+    for pre in ["gpt-4o", "llama4", "tekken"] {
+        assert_eq!(words(pre, "हिन्दी में"), ["हिन्दी", " में"]);
+        assert_eq!(words(pre, "e\u{301}a E\u{301}TE"), ["e\u{301}a", " E\u{301}", "TE"]);
+        assert_eq!(words(pre, "éABC ABéCDéEF"), ["é", "ABC", " ABé", "CDé", "EF"]);
+        assert_eq!(words(pre, "\u{301}ABC\n!\u{301}x"), ["\u{301}", "ABC", "\n", "!\u{301}x"]);
+    }
+}
+
+#[test]
+fn words_are_those_of_the_published_patterns() {
+    let goldens: HashMap<String, Vec<Vec<String>>> =
+        serde_json::from_str(include_str!("../../tests/golden/words.json")).unwrap();
+    assert_eq!(goldens.len(), 5);
+    for (pre, texts) in goldens {
+        assert!(texts.len() > 150);
+        for cut in texts {
+            assert_eq!(words(&pre, &cut.concat()), cut, "{pre}");
+        }
     }
 }
 
