@@ -90,7 +90,9 @@ fuzz_target!(|input: Input| {
     }
     let decoded = tokenizer.detokenize(&ids, ControlTokens::Show).expect("its own ids");
     let special = |id: &u32| tokenizer.token_kind(*id) != Ok(TokenKind::Normal);
-    if missing.is_empty() && (!input.sentence_piece || !ids.iter().any(special)) {
+    let qwen = ["qwen2", "qwen35", "deepseek-r1-qwen", "f2llmv2"];
+    let may_compose = !text.is_ascii() && pre(input.pre).is_some_and(|pre| qwen.contains(&pre.as_str()));
+    if missing.is_empty() && !may_compose && (!input.sentence_piece || !ids.iter().any(special)) {
         let readable = if input.sentence_piece { text.replace('\u{2581}', " ") } else { text.clone() };
         assert_eq!(String::from_utf8_lossy(&decoded), readable);
     }

@@ -4,7 +4,9 @@ use crate::byte_alphabet::char_of;
 use crate::merge::{MergeScratch, MergeTable, NO_TOKEN};
 use crate::score_merge::ScoreTable;
 use crate::split::PreTokenizer;
+use std::borrow::Cow;
 use std::collections::HashMap;
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 /// The tables of a vocabulary's kind.
 pub(crate) enum Encoder {
@@ -58,8 +60,9 @@ impl Encoder {
 
 impl BytePair {
     fn encode(&self, text: &str, scratch: &mut MergeScratch, ids: &mut Vec<u32>) {
+        let text = if self.pre.composes { composed(text) } else { Cow::Borrowed(text) };
         let mut spelling = String::new();
-        self.pre.each_word(text, |word| {
+        self.pre.each_word(&text, |word| {
             if self.pre.whole_words_first {
                 spelling.clear();
                 spelling.extend(word.bytes().map(char_of));
@@ -70,5 +73,13 @@ impl BytePair {
             }
             self.merges.encode_word(word.as_bytes(), scratch, ids);
         });
+    }
+}
+
+/// `text` in Unicode's composed form (NFC): where a letter and its accents are one character, they become it.
+fn composed(text: &str) -> Cow<'_, str> {
+    match is_nfc_quick(text.chars()) {
+        IsNormalized::Yes => Cow::Borrowed(text),
+        IsNormalized::No | IsNormalized::Maybe => Cow::Owned(text.nfc().collect()),
     }
 }

@@ -106,7 +106,8 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of `text`, without BOS and EOS.
+    /// The tokens of `text`, without BOS and EOS. They decode to `text`, except that some vocabularies put a space before it,
+    /// and that those of Qwen compose it first (Unicode's NFC): `e` and U+0301 have the tokens of `é`.
     ///
     /// Control and unknown tokens are recognised only under [`Specials::Parse`]. User-defined tokens always are, as in
     /// llama.cpp. Where several special tokens are spelled, the leftmost counts, and of those the longest. Tokens of

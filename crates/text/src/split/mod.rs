@@ -19,6 +19,8 @@ pub(crate) struct PreTokenizer {
     pub(crate) whole_words_first: bool,
     /// Whether a prompt starts with BOS when the vocabulary does not say.
     pub(crate) adds_bos: bool,
+    /// Whether text is composed (Unicode's NFC) before it is cut, as the vocabulary's own tokenizer does.
+    pub(crate) composes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,8 @@ enum Splitter {
     Llama3(Llama3Rules),
 }
 
-const GPT2: PreTokenizer = PreTokenizer { splitter: Splitter::Gpt2, whole_words_first: false, adds_bos: false };
+const GPT2: PreTokenizer =
+    PreTokenizer { splitter: Splitter::Gpt2, whole_words_first: false, adds_bos: false, composes: false };
 const SMOLLM: PreTokenizer = PreTokenizer { splitter: Splitter::DigitsThenGpt2, ..GPT2 };
 const fn llama3(digits_max: usize) -> Llama3Rules {
     Llama3Rules { digits_max, marks_join_letters: false, case: Case::Ignored }
@@ -38,9 +41,11 @@ const fn llama3(digits_max: usize) -> Llama3Rules {
 const DBRX: PreTokenizer = PreTokenizer { splitter: Splitter::Llama3(llama3(3)), ..GPT2 };
 const GLM4: PreTokenizer = PreTokenizer { whole_words_first: true, ..DBRX };
 const LLAMA3: PreTokenizer = PreTokenizer { adds_bos: true, ..GLM4 };
-const QWEN2: PreTokenizer = PreTokenizer { splitter: Splitter::Llama3(llama3(1)), ..GPT2 };
+const ONE_DIGIT: PreTokenizer = PreTokenizer { splitter: Splitter::Llama3(llama3(1)), ..GPT2 };
+/// Vocabularies of Qwen, whose tokenizer composes text first. The others with its pattern are not known to.
+const QWEN2: PreTokenizer = PreTokenizer { composes: true, ..ONE_DIGIT };
 const QWEN35: PreTokenizer =
-    PreTokenizer { splitter: Splitter::Llama3(Llama3Rules { marks_join_letters: true, ..llama3(1) }), ..GPT2 };
+    PreTokenizer { splitter: Splitter::Llama3(Llama3Rules { marks_join_letters: true, ..llama3(1) }), ..QWEN2 };
 const GPT4O: PreTokenizer = PreTokenizer {
     splitter: Splitter::Llama3(Llama3Rules { case: Case::CutsWordsAfterContractions, ..llama3(3) }),
     ..GPT2
@@ -49,6 +54,7 @@ const TEKKEN: PreTokenizer = PreTokenizer {
     splitter: Splitter::Llama3(Llama3Rules { case: Case::CutsWords, ..llama3(1) }),
     whole_words_first: true,
     adds_bos: true,
+    composes: false,
 };
 
 /// Every supported name, grouped by what it means.
@@ -87,12 +93,12 @@ const NAMES: [(&str, PreTokenizer); 47] = [
     ("smaug-bpe", DBRX),
     ("qwen2", QWEN2),
     ("deepseek-r1-qwen", QWEN2),
-    ("megrez", QWEN2),
-    ("hunyuan", QWEN2),
-    ("solar-open", QWEN2),
-    ("stablelm2", QWEN2),
-    ("grok-2", QWEN2),
-    ("kormo", QWEN2),
+    ("megrez", ONE_DIGIT),
+    ("hunyuan", ONE_DIGIT),
+    ("solar-open", ONE_DIGIT),
+    ("stablelm2", ONE_DIGIT),
+    ("grok-2", ONE_DIGIT),
+    ("kormo", ONE_DIGIT),
     ("f2llmv2", QWEN2),
     ("qwen35", QWEN35),
     ("gpt-4o", GPT4O),

@@ -3,6 +3,7 @@
 use crate::random;
 use fastrand::Rng;
 use muser_text::{ControlTokens, Specials, StreamDecoder, TokenKind, Tokenizer, VocabularyData};
+use unicode_normalization::UnicodeNormalization;
 
 /// A spelling, a merge or a name of no particular kind.
 fn string(random: &mut Rng) -> String {
@@ -85,10 +86,13 @@ fn a_damaged_vocabulary_is_refused_or_works() {
         for _ in 0..random.usize(..4) {
             damage(&mut random, &mut data);
         }
+        let composes = random::composes(&data);
         match Tokenizer::new(data) {
             Ok(tokenizer) => {
                 accepted += 1;
-                use_everything(&tokenizer, &random::text(&mut random, 30));
+                let text = random::text(&mut random, 30);
+                let text = if composes { text.nfc().collect() } else { text };
+                use_everything(&tokenizer, &text);
             }
             Err(error) => {
                 refused += 1;

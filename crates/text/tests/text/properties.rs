@@ -5,6 +5,7 @@ use crate::{golden, naive};
 use fastrand::Rng;
 use muser_text::{ControlTokens, Specials, TokenKind, Tokenizer};
 use std::slice::from_ref;
+use unicode_normalization::UnicodeNormalization;
 
 #[test]
 fn merging_gives_what_the_step_by_step_definition_gives() {
@@ -27,13 +28,18 @@ fn whatever_is_encoded_decodes_to_itself() {
     let shipped = golden::tokenizer();
     for seed in 0..4000 {
         let mut random = Rng::with_seed(seed);
-        let made = Tokenizer::new(random::vocabulary(&mut random)).expect("a good vocabulary");
+        let data = random::vocabulary(&mut random);
+        let composes = random::composes(&data);
+        let made = Tokenizer::new(data).expect("a good vocabulary");
         let text = random::text(&mut random, 40);
-        for tokenizer in [&shipped, &made] {
+        for (tokenizer, composes) in [(&shipped, false), (&made, composes)] {
             for specials in [Specials::AsText, Specials::Parse] {
                 let ids = tokenizer.encode(&text, specials);
                 let decoded = tokenizer.decode(&ids, ControlTokens::Show).expect("its own ids");
-                assert_eq!(String::from_utf8(decoded).as_ref(), Ok(&text), "seed {seed}, {specials:?}");
+                let decoded = String::from_utf8(decoded).expect("whole characters");
+                // Specials are found before the rest is composed, so that they may end within what would be composed.
+                let form = |text: &str| if composes { text.nfc().collect() } else { text.to_owned() };
+                assert_eq!(form(&decoded), form(&text), "seed {seed}, {specials:?}");
             }
         }
     }
@@ -75,8 +81,11 @@ fn spans_change_nothing_but_which_control_tokens_are_parsed() {
     let mut parsed = 0;
     for seed in 0..3000 {
         let mut random = Rng::with_seed(seed);
-        let tokenizer = Tokenizer::new(random::vocabulary(&mut random)).expect("a good vocabulary");
+        let data = random::vocabulary(&mut random);
+        let composes = random::composes(&data);
+        let tokenizer = Tokenizer::new(data).expect("a good vocabulary");
         let text = random::text(&mut random, 40);
+        let text = if composes { text.nfc().collect() } else { text };
         let mut cuts: Vec<usize> = (0..6).map(|_| random.usize(..=text.len())).collect();
         cuts.sort_unstable();
         let spans = [cuts[0]..cuts[1], cuts[2]..cuts[3], cuts[4]..cuts[5]];
@@ -168,5 +177,36 @@ fn very_long_words_and_runs_do_not_take_quadratic_time() {
             let ids = tokenizer.encode(&text, Specials::Parse);
             assert_eq!(tokenizer.decode(&ids, ControlTokens::Show).as_deref(), Ok(text.as_bytes()), "{piece:?}");
         }
+    }
+}
+
+#[test]
+fn vocabularies_of_qwen_compose_text_and_others_do_not() {
+    let tokenizer = |pre: &str| {
+        let mut data = bytes_only(pre);
+        data.merges = vec!["Ã ©".to_owned()];
+        let letter = add_token(&mut data, "Ã©", NORMAL);
+        let control = add_token(&mut data, "<|e\u{301}|>", CONTROL);
+        (Tokenizer::new(data).expect("a good vocabulary"), letter, control)
+    };
+    for pre in ["qwen2", "qwen35", "deepseek-r1-qwen", "f2llmv2"] {
+        let (tokenizer, letter, control) = tokenizer(pre);
+        let ids = |text: &str| tokenizer.encode(text, Specials::Parse);
+        assert_eq!(ids("e\u{301}"), [letter], "{pre}");
+        assert_eq!(ids("e\u{301}x"), ids("éx"));
+        assert_eq!(ids("\u{1112}\u{1161}\u{11ab}"), ids("한"));
+        assert_eq!(ids("a\u{301}\u{323}"), ids("ạ\u{301}"), "marks are put in order");
+        // What is composed already, and what has no composed form, stays as it is.
+        assert_eq!(
+            tokenizer.decode(&ids("é x\u{301} ﬁ"), ControlTokens::Hide).as_deref(),
+            Ok("é x\u{301} ﬁ".as_bytes())
+        );
+        // The spelling of a special token is looked for in the text as it was written.
+        assert_eq!(ids("e\u{301}<|e\u{301}|>"), [letter, control]);
+        assert!(!ids("<|é|>").contains(&control));
+    }
+    for pre in ["llama-bpe", "smollm", "tekken", "stablelm2"] {
+        let (tokenizer, letter, _) = tokenizer(pre);
+        assert!(!tokenizer.encode("e\u{301}", Specials::AsText).contains(&letter), "{pre}");
     }
 }

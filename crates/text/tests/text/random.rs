@@ -92,6 +92,11 @@ pub fn vocabulary(random: &mut Rng) -> VocabularyData {
     data
 }
 
+/// Whether the vocabulary's own tokenizer composes text (Unicode's NFC).
+pub fn composes(data: &VocabularyData) -> bool {
+    matches!(data.pre.as_deref(), Some("qwen2" | "qwen35"))
+}
+
 /// A text of up to `length_max` pieces: mostly those of which the random vocabularies make tokens.
 pub fn text(random: &mut Rng, length_max: usize) -> String {
     let pieces =
