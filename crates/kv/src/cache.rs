@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::layout::PAGE_ROWS;
+use crate::makers::Makers;
 use crate::page::Page;
 use crate::pool::{OutOfPages, PagePool};
 use crate::spec::{CacheSpec, PageSet, pages_over};
@@ -23,6 +24,8 @@ pub struct SequenceCache {
     pub(crate) layers: Vec<PageRun>,
     pub(crate) rows: usize,
     pub(crate) pending: usize,
+    /// Of all pages that it began with; those that it adds depend on them.
+    pub(crate) makers: Makers,
 }
 
 /// One layer's pages as a reader sees them: consecutive, pending rows included.
@@ -81,12 +84,17 @@ impl SequenceCache {
         let layers = (0..spec.layers().len())
             .map(|layer| PageRun { first: 0, pages: Vec::with_capacity(room(layer)) })
             .collect();
-        Self { spec, pool, layers, rows: 0, pending: 0 }
+        Self { spec, pool, layers, rows: 0, pending: 0, makers: Makers::default() }
     }
 
     /// The cache's shape.
     pub fn spec(&self) -> &Arc<CacheSpec> {
         &self.spec
+    }
+
+    /// The other machines that any of its pages may depend on, those behind the window included.
+    pub fn makers(&self) -> &Makers {
+        &self.makers
     }
 
     /// Rows committed: positions `0 .. rows` have been computed.
@@ -216,7 +224,9 @@ impl SequenceCache {
         let page_bytes = self.spec.layout().page_bytes();
         for run in &mut self.layers {
             while run.end() < end {
-                run.pages.push(self.pool.take(page_bytes)?);
+                let mut page = self.pool.take(page_bytes)?;
+                page.set_makers(self.makers.clone());
+                run.pages.push(page);
             }
         }
         Ok(())
@@ -237,6 +247,11 @@ impl<'cache> LayerPages<'cache> {
     /// The bytes of the page with absolute index `page`, if it is held.
     pub fn get(&self, page: usize) -> Option<&'cache [u8]> {
         page.checked_sub(self.first_page).and_then(|index| self.pages.get(index)).map(Page::bytes)
+    }
+
+    /// The other machines that the page with absolute index `page` depends on, if it is held.
+    pub fn makers(&self, page: usize) -> Option<&'cache Makers> {
+        page.checked_sub(self.first_page).and_then(|index| self.pages.get(index)).map(Page::makers)
     }
 
     /// The pages' bytes in ascending order.

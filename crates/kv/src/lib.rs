@@ -6,6 +6,7 @@
 //!
 //! - `layout` says which byte of a page is what.
 //! - `name` says what makes two pages the same page: the chained digest of identity and tokens.
+//! - `makers` says which other machines a page's bytes depend on.
 //! - `page` owns page memory: full pages are shared by reference, and copied before a holder changes them.
 //! - `pool` is the budget and the free lists that pages come from and return to.
 //! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
@@ -16,6 +17,7 @@
 
 mod cache;
 mod layout;
+mod makers;
 mod name;
 mod page;
 mod pool;
@@ -26,6 +28,7 @@ mod transfer;
 
 pub use cache::{AppendError, LayerPages, SequenceCache};
 pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageField, PageLayout, PagePlace};
+pub use makers::{Maker, Makers};
 pub use name::{PageName, PageNames, names_of};
 pub use page::{Page, SealedPage};
 pub use pool::{OutOfPages, PagePool, PoolUse};

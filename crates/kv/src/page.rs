@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::makers::Makers;
 use crate::pool::{OutOfPages, PagePool};
 
 /// A page's bytes, 64-byte aligned, as one cache holds them.
@@ -13,6 +14,7 @@ pub struct Page {
     /// `None` only while `drop` runs.
     buffer: Option<Arc<Buffer>>,
     pool: PagePool,
+    makers: Makers,
 }
 
 /// A share in a full page whose 64 rows are all committed. Its bytes never change.
@@ -48,6 +50,15 @@ impl Page {
         Arc::ptr_eq(self.buffer(), other.buffer())
     }
 
+    /// The other machines that the bytes depend on.
+    pub fn makers(&self) -> &Makers {
+        &self.makers
+    }
+
+    pub(crate) fn set_makers(&mut self, makers: Makers) {
+        self.makers = makers;
+    }
+
     /// The bytes for writing; if they are shared, this page gets a copy of its own first.
     ///
     /// # Errors
@@ -56,6 +67,7 @@ impl Page {
         if self.is_shared() {
             let mut copy = self.pool.take_unspecified(self.bytes().len())?;
             copy.unshared_mut().copy_from_slice(self.bytes());
+            copy.makers = self.makers.clone();
             *self = copy;
         }
         Ok(self.unshared_mut())
@@ -74,11 +86,11 @@ impl Page {
 
     /// Another holder of the same bytes.
     pub(crate) fn share(&self) -> Self {
-        Self { buffer: Some(Arc::clone(self.buffer())), pool: self.pool.clone() }
+        Self { buffer: Some(Arc::clone(self.buffer())), pool: self.pool.clone(), makers: self.makers.clone() }
     }
 
     pub(crate) fn from_buffer(buffer: Arc<Buffer>, pool: PagePool) -> Self {
-        Self { buffer: Some(buffer), pool }
+        Self { buffer: Some(buffer), pool, makers: Makers::default() }
     }
 
     fn buffer(&self) -> &Arc<Buffer> {
@@ -96,6 +108,11 @@ impl SealedPage {
     /// Whether anyone else, a cache or another share, holds these bytes too: dropping this share alone would free nothing.
     pub fn is_shared(&self) -> bool {
         self.0.is_shared()
+    }
+
+    /// The other machines that the bytes depend on.
+    pub fn makers(&self) -> &Makers {
+        self.0.makers()
     }
 
     /// Seals `page`, all of whose rows must be committed.

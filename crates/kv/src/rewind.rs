@@ -97,7 +97,7 @@ impl SequenceCache {
             theirs.first = ours.first;
             theirs.pages.extend(ours.pages[..rows / PAGE_ROWS - ours.first].iter().map(Page::share));
         }
-        fork.rows = rows;
+        (fork.rows, fork.makers) = (rows, self.makers.clone());
         Ok(fork)
     }
 

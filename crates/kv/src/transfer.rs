@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::cache::SequenceCache;
 use crate::layout::PAGE_ROWS;
+use crate::makers::Makers;
 use crate::page::{Page, SealedPage};
 use crate::pool::{OutOfPages, PagePool};
 use crate::spec::{CacheSpec, PageSet};
@@ -147,6 +148,8 @@ pub struct DetachedCache {
     pool: PagePool,
     rows: usize,
     layers: Vec<Arrivals>,
+    /// Of pages that are copied into place.
+    makers: Makers,
 }
 
 /// The pages expected of one layer, and those that are there.
@@ -200,7 +203,7 @@ impl DetachedCache {
             .map(|layer| spec.pages_at(layer, rows, set))
             .map(|expected| Arrivals { pages: expected.clone().map(|_| None).collect(), expected })
             .collect();
-        Ok(Self { spec, pool, rows, layers })
+        Ok(Self { spec, pool, rows, layers, makers: Makers::default() })
     }
 
     /// The pages of `layer` that make the set complete, by absolute index.
@@ -211,19 +214,25 @@ impl DetachedCache {
         self.layers[layer].expected.clone()
     }
 
+    /// Names who made the pages that are copied into place from now on. Shared ones keep their own makers.
+    pub fn set_makers(&mut self, makers: Makers) {
+        self.makers = makers;
+    }
+
     /// Copies `bytes`, a page in canonical form, into place.
     ///
     /// # Errors
     /// Any [`InstallError`] but [`InstallError::TooManyRows`], [`InstallError::NotFull`] and [`InstallError::Missing`].
     pub fn install_page(&mut self, layer: usize, page: usize, bytes: &[u8]) -> Result<(), InstallError> {
         let rows = rows_in_page(self.rows, page);
-        let layout = self.spec.layout();
+        let (layout, makers) = (self.spec.layout(), self.makers.clone());
         let (slot, pool) = self.slot(layer, page, bytes.len())?;
         if !layout.is_clear_from(bytes, rows) {
             return Err(InstallError::DirtyPadding { layer, page, rows });
         }
         let mut installed = pool.take_unspecified(bytes.len())?;
         installed.unshared_mut().copy_from_slice(bytes);
+        installed.set_makers(makers);
         *slot = Some(installed);
         Ok(())
     }
@@ -264,6 +273,7 @@ impl DetachedCache {
         for (run, arrivals) in cache.layers.iter_mut().zip(self.layers) {
             run.first = arrivals.expected.start;
             run.pages.extend(arrivals.pages.into_iter().flatten());
+            run.pages.iter().for_each(|page| cache.makers.add(page.makers()));
         }
         cache.rows = self.rows;
         Ok(cache)
