@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, DetachedCache, PAGE_ROWS, PageName, PagePool, PageSet, SealedPage, SequenceCache};
+use muser_kv::{CacheSpec, DetachedCache, Maker, PAGE_ROWS, PageName, PagePool, PageSet, SealedPage, SequenceCache};
 
 /// Pages kept for reuse.
 #[derive(Debug)]
@@ -173,6 +173,45 @@ impl PrefixIndex {
             }
         }
         true
+    }
+
+    /// Gives up every page that depends on `maker`. What comes before the first such page of an entry becomes an entry, if
+    /// all that resuming there needs is kept.
+    pub(crate) fn take_back(&mut self, maker: &Maker) {
+        let depends = |index: &Self, layer: usize, name: &PageName| {
+            index.kept(layer, name).is_some_and(|kept| kept.page.makers().contain(maker))
+        };
+        let layers = self.spec.layers().len();
+        let first = |entry: &Entry| {
+            let of_layer = |layer: usize| {
+                let mut needed = self.needed(layer, entry.names.len());
+                needed.find(|page| depends(self, layer, &entry.names[*page]))
+            };
+            (0..layers).filter_map(of_layer).min()
+        };
+        let found: Vec<_> = self.entries.iter().filter_map(|(last, entry)| Some((*last, first(entry)?))).collect();
+        for (last, clean) in found {
+            let Some(Entry { mut names, last_used }) = self.entries.remove(&last) else { continue };
+            let cut = names.len();
+            let usable =
+                |layer: usize, name: &PageName| self.kept(layer, name).is_some() && !depends(self, layer, name);
+            let is_whole = (0..layers).all(|layer| self.needed(layer, clean).all(|page| usable(layer, &names[page])));
+            let is_new = clean > 0 && !self.entries.contains_key(&names[clean - 1]);
+            if is_new && is_whole {
+                for layer in 0..layers {
+                    for name in &names[self.needed(layer, clean)] {
+                        self.hold(layer, name, || unreachable!("checked to be kept"));
+                    }
+                }
+            }
+            for layer in 0..layers {
+                self.release(layer, &names, self.needed(layer, cut));
+            }
+            if is_new && is_whole {
+                names.truncate(clean);
+                self.entries.insert(names[clean - 1], Entry { names, last_used });
+            }
+        }
     }
 
     /// Whether the cut before the last page of the entry of `names` is no entry yet and every page it needs is kept. What

@@ -64,7 +64,7 @@ impl Engine {
         // At least one token is computed: it gives the logits.
         let pages = (sequence.tokens.len() - 1) / PAGE_ROWS;
         let mut admission = Admission { reused_pages: 0, shared_pages: 0, landmark: None };
-        if sequence.reuse == PrefixReuse::Share && pages > 0 && !sequence.is_installed() {
+        if sequence.reuse == PrefixReuse::Share && pages > 0 && sequence.to_start_from().is_none() {
             let names = sequence.names(identity, pages);
             // Whoever begins with the same page and is still at it will leave what this one can then reuse.
             let awaited = |running: &Running| running.sequence.first_name() == names.first() && !running.decodes();
@@ -84,7 +84,7 @@ impl Engine {
 
     fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut dyn FnMut(Event<'_>)) {
         let Admission { reused_pages, shared_pages, landmark } = admission;
-        let cache = if let Some(installed) = sequence.take_installed() {
+        let cache = if let Some(installed) = self.take_trusted(&mut sequence) {
             installed
         } else if let Some(audit) = &sequence.audit {
             audit.cache(&self.pool)
@@ -101,6 +101,21 @@ impl Engine {
         let running = Running { sequence, cache, shared_pages, landmark, chosen: None, failure: None };
         self.plan.prefill(self.running.len(), running.prefill_rows());
         self.running.push(running);
+    }
+
+    /// What was installed for a sequence, if it is trusted still.
+    fn take_trusted(&self, sequence: &mut Sequence) -> Option<SequenceCache> {
+        let (cache, provenance) = sequence.take_installed()?.into_parts();
+        match self.trusts_cache(&cache, &provenance) {
+            Ok(()) => {
+                sequence.provenance = provenance;
+                Some(cache)
+            }
+            Err(_) => {
+                sequence.distrust();
+                None
+            }
+        }
     }
 
     /// Pages that a sequence may come to hold soon, without those that others held already when it started.

@@ -18,7 +18,6 @@ use super::export::{PageBytes, ReadyPage};
 use super::install::Installed;
 use super::request::{PrefixReuse, Request, RequestId, SubmitError};
 use super::sequence::Sequence;
-use crate::prefix::PrefixIndex;
 use crate::sampler::SamplingSettings;
 
 /// Whole pages from the beginning of what came from elsewhere, shared with it: where an audit goes on from.
@@ -36,7 +35,7 @@ pub struct Audit {
     base: Beginning,
     /// Up to the end of the range.
     tokens: Vec<u32>,
-    /// What came, by page, then by layer.
+    /// What came or was held, by page, then by layer.
     received: Vec<ReadyPage>,
     /// How many of these were compared.
     compared: usize,
@@ -196,7 +195,7 @@ impl Installed {
     }
 
     /// An audit of the pages up to the end of `pages`, computed from `base` on, which ends where `pages` begin or before.
-    /// Pages between the two are computed as well, and those that came are compared.
+    /// Pages between the two are computed as well, and all of them are compared, held ones included.
     ///
     /// # Errors
     /// [`NotAuditable`].
@@ -216,8 +215,7 @@ impl Installed {
             return Err(NotAuditable::NothingToGoOnFrom { rows: base.tokens.len(), layer, page });
         }
         let tokens = self.tokens()[..self.tokens().len().min(pages.end * PAGE_ROWS)].to_vec();
-        let compared = received.start.max(base.pages())..pages.end;
-        let all = compared.flat_map(|page| (0..base.layers.len()).map(move |layer| (layer, page)));
+        let all = (base.pages()..pages.end).flat_map(|page| (0..base.layers.len()).map(move |layer| (layer, page)));
         let received = all.filter_map(|(layer, page)| self.received_page(layer, page)).collect();
         Ok(Audit { base, tokens, received, compared: 0 })
     }
@@ -294,14 +292,6 @@ impl Engine {
             reuse: PrefixReuse::Isolate,
         };
         self.enqueue(request, |id, request, sampler| Sequence::audit(id, request, sampler, audit))
-    }
-
-    /// Forgets every page that is kept for reuse, and sees to it that no request under way leaves any: for when one of them
-    /// may have come from where a wrong one came from.
-    pub fn forget_prefixes(&mut self) {
-        self.prefixes = PrefixIndex::new(Arc::clone(&self.spec), self.settings.prefix_bytes_max);
-        let running = self.running.iter_mut().map(|running| &mut running.sequence);
-        running.chain(&mut self.waiting).for_each(|sequence| sequence.reuse = PrefixReuse::Isolate);
     }
 }
 

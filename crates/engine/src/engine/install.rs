@@ -8,12 +8,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use muser_kv::{
-    CacheSpec, DetachedCache, ExportError, ExportedPage, InstallError, PAGE_ROWS, PageName, PagePool, PageSet,
-    SequenceCache,
+    CacheSpec, DetachedCache, ExportError, ExportedPage, InstallError, Maker, Makers, PAGE_ROWS, PageName, PagePool,
+    PageSet, SequenceCache,
 };
 
 use super::Engine;
 use super::audit::Beginning;
+use super::provenance::{Provenance, Voucher};
 use super::request::{PrefixReuse, Request, RequestId, SubmitError};
 use super::sequence::Sequence;
 
@@ -29,6 +30,7 @@ pub struct Installation {
     arrived: usize,
     /// Where the sequence takes its later pages from.
     pool: PagePool,
+    provenance: Provenance,
 }
 
 /// All keys and values of a prompt without its last token: the token that gives the first logits is always computed here.
@@ -37,6 +39,7 @@ pub struct Installed {
     cache: SequenceCache,
     tokens: Vec<u32>,
     held_pages: usize,
+    provenance: Provenance,
 }
 
 /// Why nothing can be installed for a prompt. Nothing has changed.
@@ -101,6 +104,13 @@ impl Installation {
         &self.spec
     }
 
+    /// Names the machine that sends the pages from now on, and who is asked when they are to become visible. Pages of
+    /// nobody who was named are [`Maker::UNNAMED`]'s.
+    pub fn comes_from(&mut self, maker: Maker, voucher: Voucher) {
+        self.detached.set_makers(maker.into());
+        self.provenance.voucher = Some(voucher);
+    }
+
     /// Copies a page in canonical form into place.
     ///
     /// # Errors
@@ -116,8 +126,8 @@ impl Installation {
     /// # Errors
     /// [`InstallError::Missing`].
     pub fn finish(self) -> Result<Installed, InstallError> {
-        let Self { detached, tokens, held_pages, pool, .. } = self;
-        Ok(Installed { cache: detached.finish_into(pool)?, tokens, held_pages })
+        let Self { detached, tokens, held_pages, pool, provenance, .. } = self;
+        Ok(Installed { cache: detached.finish_into(pool)?, tokens, held_pages, provenance })
     }
 }
 
@@ -132,12 +142,24 @@ impl Installed {
         self.held_pages
     }
 
+    /// The other machines that a page depends on; nobody if it is not there.
+    pub fn makers(&self, layer: usize, page: usize) -> Makers {
+        self.cache.pages(layer).makers(page).cloned().unwrap_or_default()
+    }
+
     pub(super) fn cache(&self) -> &SequenceCache {
         &self.cache
     }
-}
 
-impl Installed {
+    pub(super) fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    /// What a sequence starts from, and who vouches for it.
+    pub(super) fn into_parts(self) -> (SequenceCache, Provenance) {
+        (self.cache, self.provenance)
+    }
+
     /// A page of what was installed, in canonical form: for whoever compares it before it becomes a sequence.
     ///
     /// # Errors
@@ -169,6 +191,7 @@ impl Engine {
         let refused = "the rows fit the context, and the pages of a resumable cut are kept";
         let (spec, pool) = (Arc::clone(&self.spec), self.installs.clone());
         let mut detached = DetachedCache::new(spec, pool, rows, PageSet::Window).expect(refused);
+        detached.set_makers(Maker::UNNAMED.into());
         // Held pages first: then giving up other prefixes cannot take them away.
         for layer in 0..self.spec.layers().len() {
             for page in detached.expected_pages(layer).filter(|page| *page < held_pages) {
@@ -179,8 +202,8 @@ impl Engine {
         self.make_room_for_installation(rows, held_pages)?;
         let held_name = held_pages.checked_sub(1).map(|last| names[last]);
         let spec = Arc::clone(&self.spec);
-        let pool = self.pool.clone();
-        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool })
+        let (pool, provenance) = (self.pool.clone(), self.provenance());
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool, provenance })
     }
 
     /// Begins to bring what going on from `beginning` needs and it lacks: the window's pages of local layers. Pages of
@@ -194,15 +217,17 @@ impl Engine {
         let fits = "the beginning is of rows that fit the context";
         let mut detached =
             DetachedCache::new(Arc::clone(&spec), self.installs.clone(), tokens.len(), PageSet::Window).expect(fits);
+        detached.set_makers(Maker::UNNAMED.into());
         beginning.share_into(&mut detached, |page| page < held_pages);
         self.make_room_for_installation(tokens.len(), held_pages)?;
         let held_name = muser_kv::names_of(&self.settings.identity, &tokens[..held_pages * PAGE_ROWS]).last();
-        let pool = self.pool.clone();
-        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool })
+        let (pool, provenance) = (self.pool.clone(), self.provenance());
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool, provenance })
     }
 
     /// Queues a request whose prompt begins with what was installed: it starts as if it had computed that itself. Should it
-    /// have to give up its pages before its end, they are computed here.
+    /// have to give up its pages before its end, they are computed here; and so they are, and nothing of them is left to
+    /// others, if they are not trusted ([`Engine::trusts`]) now or when the request starts.
     ///
     /// # Errors
     /// [`SubmitError`], as of [`Self::submit`]; what was installed is gone then.
@@ -212,7 +237,19 @@ impl Engine {
     pub fn submit_installed(&mut self, request: Request, installed: Installed) -> Result<RequestId, SubmitError> {
         let fits = request.prompt.len() == installed.tokens.len() + 1 && request.prompt.starts_with(&installed.tokens);
         assert!(fits, "what was installed is of another prompt");
-        self.enqueue(request, |id, request, sampler| Sequence::installed(id, request, sampler, installed.cache))
+        let trusted = self.trusts(&installed);
+        self.enqueue(request, |id, request, sampler| {
+            let mut sequence = Sequence::installed(id, request, sampler, installed);
+            if trusted.is_err() {
+                sequence.distrust();
+            }
+            sequence
+        })
+    }
+
+    /// Of an installation that begins now.
+    fn provenance(&self) -> Provenance {
+        Provenance { epoch: self.taken_back.epoch(), voucher: None }
     }
 
     /// Gives up kept prefixes until the pages fit that `rows` rows lack behind those that are held.

@@ -19,6 +19,7 @@
 //! - `request` is what goes in and comes out.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
+//! - `provenance` asks if they may be used, and takes back those of a machine that sent wrong ones.
 //! - `audit` computes again what came from elsewhere, and compares.
 //! - `admission` is before the pass: who starts, who takes part, room for their pages.
 //! - `step` is the pass, and what came of it.
@@ -27,6 +28,7 @@ mod admission;
 mod audit;
 mod export;
 mod install;
+mod provenance;
 mod request;
 mod sequence;
 mod step;
@@ -44,6 +46,8 @@ use crate::sampler::{Sampler, SamplerWorkspace};
 pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
 pub use export::{Export, PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
+use provenance::TakenBack;
+pub use provenance::{Untrusted, Voucher};
 pub use request::{
     ComputedPages, EngineError, Event, Finish, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
     SubmitError, TokenEvent,
@@ -84,6 +88,7 @@ pub struct Engine {
     /// Where pages that arrive are put: they take no room that a running sequence counts on.
     installs: PagePool,
     prefixes: PrefixIndex,
+    taken_back: TakenBack,
     /// In the order of their ids; the interrupted ones are older than those that never ran.
     waiting: VecDeque<Sequence>,
     /// In the order of their ids, all older than those that wait.
@@ -123,6 +128,7 @@ impl Engine {
             installs: PagePool::new(settings.installed_bytes_max),
             prefixes: PrefixIndex::new(Arc::clone(&spec), settings.prefix_bytes_max),
             spec,
+            taken_back: TakenBack::default(),
             waiting: VecDeque::new(),
             running: Vec::with_capacity(running_max),
             next_id: 0,

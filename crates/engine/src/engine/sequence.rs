@@ -6,6 +6,8 @@ use muser_kv::{PAGE_ROWS, PageName, SequenceCache};
 use muser_model::ForwardError;
 
 use super::audit::Audit;
+use super::install::Installed;
+use super::provenance::Provenance;
 use super::request::{Event, Finish, Outcome, PrefixReuse, Request, RequestId, TokenEvent};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 
@@ -31,7 +33,9 @@ pub(super) struct Sequence {
     stop_tokens: Arc<[u32]>,
     logprobs: Option<LogprobsWanted>,
     /// Keys and values of all of the prompt but its last token, until it starts.
-    installed: Option<SequenceCache>,
+    installed: Option<Installed>,
+    /// Of what it started from.
+    pub(super) provenance: Provenance,
     /// What it is computed for, if not for tokens.
     pub(super) audit: Option<Box<Audit>>,
 }
@@ -89,12 +93,13 @@ impl Sequence {
             stop_tokens,
             logprobs,
             installed: None,
+            provenance: Provenance::default(),
             audit: None,
         }
     }
 
     /// The request, which has been checked, with what was installed for it.
-    pub(super) fn installed(id: RequestId, request: Request, sampler: Sampler, installed: SequenceCache) -> Self {
+    pub(super) fn installed(id: RequestId, request: Request, sampler: Sampler, installed: Installed) -> Self {
         Self { installed: Some(installed), ..Self::new(id, request, sampler) }
     }
 
@@ -103,14 +108,20 @@ impl Sequence {
         Self { audit: Some(Box::new(audit)), ..Self::new(id, request, sampler) }
     }
 
-    /// Whether it starts from what was installed.
-    pub(super) fn is_installed(&self) -> bool {
-        self.installed.is_some()
+    /// What was installed for it and it has not started from yet.
+    pub(super) fn to_start_from(&self) -> Option<&Installed> {
+        self.installed.as_ref()
     }
 
     /// What was installed for it; only once.
-    pub(super) fn take_installed(&mut self) -> Option<SequenceCache> {
+    pub(super) fn take_installed(&mut self) -> Option<Installed> {
         self.installed.take()
+    }
+
+    /// Has it compute everything here, and leave nothing to others: what it was to begin with, or has begun with, is not
+    /// trusted.
+    pub(super) fn distrust(&mut self) {
+        (self.installed, self.provenance, self.reuse) = (None, Provenance::default(), PrefixReuse::Isolate);
     }
 
     /// Tokens generated.

@@ -190,3 +190,38 @@ fn pages_in_use_are_those_that_a_running_sequence_holds_too() {
     drop(running);
     assert_eq!(world.index.pages_in_use(&abc), 0);
 }
+
+#[test]
+fn what_comes_before_a_page_that_is_taken_back_can_still_be_resumed_from() {
+    let cheat = Maker([7; 32]);
+    for (windows, resumable) in [(&[None][..], 4), (&[None, Some(1)], 4), (&[None, Some(100)], 0)] {
+        let mut world = World::new(windows, 1000);
+        let (text, other) = (text("abcdef"), text("abcxyz"));
+        let ours = world.cache(4 * PAGE_ROWS);
+        // Pages of four letters are ours, and two came.
+        let (spec, pool) = (Arc::clone(&world.spec), world.pool.clone());
+        let mut came = DetachedCache::new(spec, pool, text.len(), PageSet::Window).unwrap();
+        came.set_makers(cheat.into());
+        let page_bytes = world.spec.layout().page_bytes();
+        for layer in 0..windows.len() {
+            for page in came.expected_pages(layer) {
+                match ours.sealed_page(layer, page) {
+                    Ok(sealed) => came.install_shared(layer, page, &sealed).unwrap(),
+                    Err(_) => came.install_page(layer, page, &vec![0; page_bytes]).unwrap(),
+                }
+            }
+        }
+        world.index.keep(&names(&text), &came.finish().unwrap());
+        drop(ours);
+        world.keep(&other);
+        assert_eq!(world.found(&text).0, 6);
+        world.index.take_back(&Maker([8; 32]));
+        assert_eq!(world.found(&text).0, 6);
+        world.index.take_back(&cheat);
+        assert_eq!(world.found(&text).0, resumable, "{windows:?}");
+        assert_eq!(world.found(&other).0, 6, "{windows:?}");
+        // All else goes with its entries, and nothing is counted that is not there.
+        while world.index.evict_one() {}
+        assert_eq!((world.pages(), world.index.bytes()), (0, 0));
+    }
+}

@@ -6,6 +6,7 @@ mod failures;
 mod installation;
 mod memory;
 mod prefixes;
+mod provenance;
 mod scheduling;
 mod shipped;
 mod world;

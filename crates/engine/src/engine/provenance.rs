@@ -1,0 +1,158 @@
+//! Trust in pages from elsewhere, asked where they become visible: when a request is queued with them, when it starts from
+//! them, and when it would leave them to others.
+//!
+//! A machine whose pages were found to be wrong is taken back ([`Engine::take_back`]): kept pages that depend on it are gone,
+//! requests under way that began with such pages compute them here, and what was begun before and is submitted later is
+//! not used. Orders are numbered, so that what a machine sends after it was readmitted counts again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use muser_kv::{Maker, Makers, SequenceCache};
+
+use super::Engine;
+use super::install::Installed;
+use super::request::PrefixReuse;
+use crate::prefix::PrefixIndex;
+
+/// Answers if pages from elsewhere may be used at this moment, and if not, why. Called in the engine's turn, so it must
+/// not wait.
+#[derive(Clone)]
+pub struct Voucher(Arc<dyn Fn() -> Result<(), String> + Send + Sync>);
+
+/// Why pages that were brought are not used. They are computed here instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Untrusted {
+    /// A machine that made some of them was found to send wrong ones since they were begun.
+    #[error("pages that these depend on were found to be wrong, and taken back")]
+    TakenBack,
+    /// Whoever brought them does not vouch for them any more.
+    #[error("{reason}")]
+    NotVouchedFor {
+        /// The voucher's words.
+        reason: String,
+    },
+}
+
+/// When an installation began, and who vouches for what came.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Provenance {
+    pub(super) epoch: u64,
+    pub(super) voucher: Option<Voucher>,
+}
+
+/// The orders to take pages back, numbered from 1.
+#[derive(Debug, Default)]
+pub(super) struct TakenBack {
+    epoch: u64,
+    /// The last order over all machines, or 0.
+    all: u64,
+    /// The last order over each.
+    makers: BTreeMap<Maker, u64>,
+}
+
+impl Voucher {
+    /// One that asks `vouch`.
+    pub fn new(vouch: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(vouch))
+    }
+
+    /// The answer now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn ask(&self) -> Result<(), String> {
+        (self.0)()
+    }
+}
+
+impl Provenance {
+    /// True unless the voucher says otherwise.
+    pub(super) fn is_vouched_for(&self) -> bool {
+        self.voucher.as_ref().is_none_or(|voucher| voucher.ask().is_ok())
+    }
+}
+
+impl TakenBack {
+    /// The number of the last order.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn order(&mut self, maker: Option<Maker>) {
+        self.epoch += 1;
+        match maker {
+            Some(maker) => drop(self.makers.insert(maker, self.epoch)),
+            None => self.all = self.epoch,
+        }
+    }
+
+    /// True if an order after `epoch` is over one of `makers`.
+    fn concerns(&self, makers: &Makers, epoch: u64) -> bool {
+        let later = |order: u64| order > epoch;
+        later(self.all) || makers.iter().any(|maker| self.makers.get(maker).copied().is_some_and(later))
+    }
+}
+
+impl Engine {
+    /// Asks if what was installed may become visible now. [`Engine::submit_installed`] asks the same.
+    ///
+    /// # Errors
+    /// [`Untrusted`].
+    pub fn trusts(&self, installed: &Installed) -> Result<(), Untrusted> {
+        self.trusts_cache(installed.cache(), installed.provenance())
+    }
+
+    pub(super) fn trusts_cache(&self, cache: &SequenceCache, provenance: &Provenance) -> Result<(), Untrusted> {
+        if self.taken_back.concerns(cache.makers(), provenance.epoch) {
+            return Err(Untrusted::TakenBack);
+        }
+        match &provenance.voucher {
+            Some(voucher) => voucher.ask().map_err(|reason| Untrusted::NotVouchedFor { reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back every page that depends on `maker`, wherever it is: kept ones are gone, requests that began with such
+    /// pages compute them here and leave nothing to others, and what was begun before is not used when it is submitted.
+    pub fn take_back(&mut self, maker: Maker) {
+        self.taken_back.order(Some(maker));
+        self.prefixes.take_back(&maker);
+        self.recompute(|makers| makers.contain(&maker));
+    }
+
+    /// Forgets every page that is kept for reuse, takes back all that came from elsewhere, and sees to it that no request
+    /// under way leaves any.
+    pub fn forget_prefixes(&mut self) {
+        self.taken_back.order(None);
+        self.prefixes = PrefixIndex::new(Arc::clone(&self.spec), self.settings.prefix_bytes_max);
+        self.recompute(|makers| !makers.is_empty());
+        let running = self.running.iter_mut().map(|running| &mut running.sequence);
+        running.chain(&mut self.waiting).for_each(|sequence| sequence.reuse = PrefixReuse::Isolate);
+    }
+
+    /// Has requests that began with such pages compute everything here. Their tokens stand.
+    fn recompute(&mut self, depends: impl Fn(&Makers) -> bool) {
+        for running in &mut self.running {
+            // An audit leaves nothing, and is about pages that may be wrong.
+            if running.sequence.audit.is_none() && depends(running.cache.makers()) {
+                running.cache = SequenceCache::new(Arc::clone(&self.spec), self.pool.clone());
+                (running.shared_pages, running.landmark) = (0, None);
+                running.sequence.distrust();
+            }
+        }
+        for sequence in &mut self.waiting {
+            if sequence.to_start_from().is_some_and(|installed| depends(installed.cache().makers())) {
+                sequence.distrust();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Voucher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Voucher")
+    }
+}
