@@ -16,9 +16,10 @@ use std::time::Instant;
 
 use muser_engine::engine::{
     Audit, Beginning, Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, SubmitError,
-    Verdict,
+    Untrusted, Verdict,
 };
 use muser_engine::{Engine, Outcome, TokenLogprob};
+use muser_kv::Maker;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use status::{EngineStatus, Slot, Task, Totals};
@@ -103,6 +104,9 @@ pub enum Refused {
     /// The engine takes no pages for this prompt.
     #[error(transparent)]
     NotInstallable(#[from] NotInstallable),
+    /// What was brought for the request may not be used any more.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// There is no engine any more.
     #[error("the engine has stopped")]
     Stopped,
@@ -115,7 +119,7 @@ enum Order {
         request: Box<Request>,
         extra: Extra,
         news: mpsc::UnboundedSender<News>,
-        reply: oneshot::Sender<Result<(), SubmitError>>,
+        reply: oneshot::Sender<Result<(), Refused>>,
     },
     BeginInstallation {
         prompt: Vec<u32>,
@@ -131,6 +135,7 @@ enum Order {
         reply: oneshot::Sender<Result<Verdict, SubmitError>>,
     },
     ForgetPrefixes,
+    TakeBack(Maker),
     /// No more requests, and an end to those under way.
     Stop,
 }
@@ -168,7 +173,8 @@ impl EngineHost {
     /// As [`Self::submit`], for a request whose keys and values came from elsewhere, all but those of the last token.
     ///
     /// # Errors
-    /// [`Refused`]; what was installed is gone then.
+    /// [`Refused`]; what was installed is gone then. [`Refused::Untrusted`] is the answer in the engine's turn, whatever was
+    /// known before.
     ///
     /// # Panics
     /// The engine does if the prompt is not what was installed and one token more.
@@ -221,6 +227,11 @@ impl EngineHost {
     pub fn forget_prefixes(&self) {
         // Without an engine nothing is kept.
         let _ = self.orders.send(Order::ForgetPrefixes);
+    }
+
+    /// Takes back every page that depends on this machine, wherever it is.
+    pub fn take_back(&self, maker: Maker) {
+        let _ = self.orders.send(Order::TakeBack(maker));
     }
 
     async fn hand_over(&self, request: Request, extra: Extra) -> Result<Answer, Refused> {

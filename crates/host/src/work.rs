@@ -5,11 +5,11 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use muser_engine::Engine;
-use muser_engine::engine::{Event, Export, RequestId, StepRefused, SubmitError, Verdict};
+use muser_engine::engine::{Event, Export, Installed, Request, RequestId, StepRefused, SubmitError, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::status::{EngineStatus, Task, Totals};
-use crate::{ChosenToken, Extra, News, Order, TokenLogprobs, What};
+use crate::{ChosenToken, Extra, News, Order, Refused, TokenLogprobs, What};
 
 /// Requests under way, and what is known about them.
 struct Requests {
@@ -99,6 +99,12 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
     }
 }
 
+/// Queues a request with what was brought for it, unless that may not be used any more: then its owner is to know at once.
+fn submit_trusted(engine: &mut Engine, request: Request, installed: Installed) -> Result<RequestId, Refused> {
+    engine.trusts(&installed)?;
+    Ok(engine.submit_installed(request, installed)?)
+}
+
 impl Requests {
     fn take(&mut self, engine: &mut Engine, order: Order) {
         match order {
@@ -108,9 +114,9 @@ impl Requests {
             Order::Submit { request, extra, news, reply } => {
                 let prompt = request.prompt.len();
                 let (submitted, export) = match extra {
-                    Extra::Nothing => (engine.submit(*request), None),
-                    Extra::Installed(installed) => (engine.submit_installed(*request, *installed), None),
-                    Extra::Export(export) => (engine.submit(*request), Some(export)),
+                    Extra::Nothing => (engine.submit(*request).map_err(Refused::from), None),
+                    Extra::Installed(installed) => (submit_trusted(engine, *request, *installed), None),
+                    Extra::Export(export) => (engine.submit(*request).map_err(Refused::from), Some(export)),
                 };
                 if let Ok(id) = &submitted {
                     self.open.insert(*id, Open { export, ..Open::new(news, prompt) });
@@ -137,6 +143,7 @@ impl Requests {
                 }
             }
             Order::ForgetPrefixes => engine.forget_prefixes(),
+            Order::TakeBack(maker) => engine.take_back(maker),
             Order::Stop => {
                 self.stopping = true;
                 for id in self.open.keys().chain(self.audits.keys()) {

@@ -155,7 +155,7 @@ impl From<Refused> for ApiError {
                 Self::new(ErrorKind::RateLimit, message).retry_after(RETRY_SECONDS)
             }
             Refused::Submit(_) | Refused::NotInstallable(_) => Self::invalid(message),
-            Refused::Stopped => Self::new(ErrorKind::Unavailable, message),
+            Refused::Untrusted(_) | Refused::Stopped => Self::new(ErrorKind::Unavailable, message),
         }
     }
 }

@@ -178,6 +178,9 @@ impl Generation {
                     watch.started(at, reused, slot, &self.service.host.status());
                 }
                 let there = reused;
+                if reused < self.source.brought_tokens() {
+                    self.source.lose("it was taken back before the request started");
+                }
                 // What was brought was not there before.
                 let reused = reused.saturating_sub(self.source.brought_tokens());
                 (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);

@@ -177,10 +177,12 @@ impl RemotePrefill {
             left.retain(|remote| remote.address() != place);
             let Some(remote) = self.producers.iter().find(|remote| remote.address() == place) else { continue };
             match self.bring(remote, (installation, rows), (host, request.reuse), &mut source, listener).await {
-                Brought::All(installed) => {
-                    let answer = host.submit_installed(request, *installed).await?;
-                    return Ok(Begun { answer, source, watch: None });
-                }
+                Brought::All(installed) => match host.submit_installed(request.clone(), *installed).await {
+                    Ok(answer) => return Ok(Begun { answer, source, watch: None }),
+                    // Asked in the engine's turn: they were brought, and may not be used any more.
+                    Err(Refused::Untrusted(reason)) => source.lose(&reason.to_string()),
+                    Err(refused) => return Err(refused.into()),
+                },
                 Brought::Quarantined => continue,
                 Brought::Nothing => {}
             }

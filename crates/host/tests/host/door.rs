@@ -1,7 +1,11 @@
 //! What goes through the door: answers, pages out of one engine, and pages into another.
 
-use muser_engine::engine::{Export, Installation, PrefixReuse};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use muser_engine::engine::{Export, Installation, PrefixReuse, Untrusted, Voucher};
 use muser_host::{EngineHost, Refused, What};
+use muser_kv::Maker;
 
 use crate::world::{isolated, request, runtime, start};
 
@@ -96,4 +100,32 @@ fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
     });
     drop(host);
     thread.join().unwrap();
+}
+
+#[test]
+fn pages_that_may_not_be_used_any_more_are_refused_by_the_engine() {
+    let ((producer, producing), (decoder, decoding)) = (start(128), start(128));
+    runtime().block_on(async {
+        let (prompt, maker) = (vec![7; 300], Maker([1; 32]));
+        for is_taken_back in [true, false] {
+            let mut installation = decoder.begin_installation(prompt.clone(), PrefixReuse::Share).await.unwrap();
+            let is_trusted = Arc::new(AtomicBool::new(true));
+            let asked = Arc::clone(&is_trusted);
+            let answer = move || if asked.load(Ordering::SeqCst) { Ok(()) } else { Err("it is revoked".into()) };
+            installation.comes_from(maker, Voucher::new(answer));
+            bring(&producer, &mut installation).await;
+            let installed = installation.finish().unwrap();
+            match is_taken_back {
+                true => decoder.take_back(maker),
+                false => is_trusted.store(false, Ordering::SeqCst),
+            }
+            let refused = decoder.submit_installed(request(prompt.clone(), 3), installed).await.unwrap_err();
+            let words = if is_taken_back { Untrusted::TakenBack.to_string() } else { "it is revoked".into() };
+            assert!(matches!(&refused, Refused::Untrusted(_)) && refused.to_string() == words, "{refused:?}");
+        }
+        assert_eq!(tokens(decoder.submit(request(prompt, 3)).await.unwrap()).await.0, 0);
+    });
+    drop((producer, decoder));
+    producing.join().unwrap();
+    decoding.join().unwrap();
 }

@@ -48,6 +48,14 @@ impl Source {
         }
     }
 
+    /// What was brought is not used, but computed here.
+    pub fn lose(&mut self, reason: &str) {
+        if let Some(handoff) = self.handoff.take() {
+            self.lost += handoff.elapsed;
+            self.add_reason(&format!("what {} brought is not used: {reason}", handoff.producer));
+        }
+    }
+
     /// What an answer's times say of it.
     pub fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
