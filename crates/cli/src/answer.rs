@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use muser_engine::engine::{Event, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, Outcome};
-use muser_model::Executor;
+use muser_model::Forward;
 use muser_text::{StopStrings, Tokenizer};
 
 use crate::failure::Failure;
@@ -40,17 +40,17 @@ pub struct Answer {
 impl<'a> Answerer<'a> {
     /// With [`PrefixReuse::Share`], the pages of earlier requests are kept for later ones.
     pub fn new(
-        executor: Executor,
+        executor: Box<dyn Forward>,
         tokenizer: &'a Tokenizer,
         interrupt: &'a Interrupt,
         (generation, sampler): (&GenerationArgs, &SamplerArgs),
         reuse: PrefixReuse,
     ) -> Result<Self, Failure> {
-        let (kv, trained) = (generation.kv()?, executor.model().config().context);
+        let (kv, trained) = (generation.kv()?, executor.spec().config().context);
         let context = generation.context(trained);
         // The engine refuses more positions than the model was made for.
         let positions = context.min(trained);
-        let spec = executor.model().cache_spec(kv, positions)?;
+        let spec = executor.spec().cache_spec(kv, positions)?;
         let needed = spec.most_pages(positions, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
         let kept = if reuse == PrefixReuse::Share { needed } else { 0 };
         let settings = EngineSettings {

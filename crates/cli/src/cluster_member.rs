@@ -13,9 +13,10 @@ use muser_cluster::policy::{Policy, PolicyFileError, PolicySettings};
 use muser_cluster::quarantine::Quarantine;
 use muser_cluster::{FileError, unguessable_number};
 use muser_kernels::attention::{KvLayout, PAGE_ROWS};
-use muser_model::{Identity, Model};
+use muser_model::{Identity, ModelSpec};
 use muser_server::{AuditSettings, Auditor, PolicyFile};
 use muser_weights::digest::FileDigest;
+use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
 use crate::output::tell;
@@ -133,9 +134,13 @@ impl Membership {
 }
 
 /// What handoffs have to know of a model, and the digest from which the names of its pages start.
-pub fn shape(model: &Model, kv: KvLayout, context: usize) -> Result<(Shape, [u8; 32]), Failure> {
-    let (digest, _) =
-        FileDigest::load_or_compute(model.files()).map_err(|reason| Failure::Handoff(reason.to_string()))?;
+pub fn shape(
+    files: &ModelFiles,
+    model: &ModelSpec,
+    kv: KvLayout,
+    context: usize,
+) -> Result<(Shape, [u8; 32]), Failure> {
+    let (digest, _) = FileDigest::load_or_compute(files).map_err(|reason| Failure::Handoff(reason.to_string()))?;
     let identity = Identity::new(&digest, model.config(), kv);
     let shape = Shape::new(model.cache_spec(kv, context)?, identity);
     Ok((shape.map_err(|reason| Failure::Handoff(reason.to_string()))?, identity.digest().0))

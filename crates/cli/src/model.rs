@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 
 use muser_kernels::cpu::Kernels;
 use muser_kernels::pool::Pool;
-use muser_model::{Executor, Model};
+use muser_model::{Executor, Forward, Model};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
@@ -29,11 +29,15 @@ pub fn open(path: Option<&Path>, hub: &HubArgs) -> Result<Arc<ModelFiles>, Failu
     }))
 }
 
-/// Loads the model into an executor for steps of up to `rows_max` rows.
-pub fn executor(files: Arc<ModelFiles>, machine: &MachineArgs, rows_max: NonZeroUsize) -> Result<Executor, Failure> {
+/// Loads the model into an executor for steps of up to `rows_max` rows. Nothing is read from `files` afterwards.
+pub fn executor(
+    files: Arc<ModelFiles>,
+    machine: &MachineArgs,
+    rows_max: NonZeroUsize,
+) -> Result<Box<dyn Forward>, Failure> {
     let (kernels, threads) = (machine.kernels.unwrap_or_else(Kernels::detected), threads(machine.threads));
     let model = Arc::new(Model::load(files, threads)?);
-    Ok(Executor::new(model, kernels, threads, rows_max)?)
+    Ok(Box::new(Executor::new(model, kernels, threads, rows_max)?))
 }
 
 /// The number asked for, or one per core as far as a pool can have them.

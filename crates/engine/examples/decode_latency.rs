@@ -92,12 +92,12 @@ fn measure_model(path: &Path, threads: NonZeroUsize, rounds: usize) -> Result<St
     }
     let rows: Vec<String> = engines.iter().zip(&runs).map(|(engine, runs)| json_row(engine, runs)).collect();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let cpu = engines[0].executor().cpu();
+    let device = engines[0].executor().device();
     Ok(format!(
         " {{\n  \"model\": {name:?},\n  \"kernels\": {:?},\n  \"kv\": \"q8\",\n  \"threads\": {},\n  \"rounds\": {rounds},\n  \
          \"prompt_tokens\": {LONG_PROMPT_TOKENS},\n  \"chunks\": [\n{}\n  ]\n }}",
-        cpu.kernels().name,
-        cpu.threads(),
+        device.kernels,
+        device.threads,
         rows.join(",\n")
     ))
 }
@@ -147,7 +147,7 @@ fn measure(engine: &mut Engine) -> Result<Run, Box<dyn Error>> {
 }
 
 fn request(engine: &Engine, prompt_tokens: usize, tokens_max: Option<usize>) -> Request {
-    let vocab = u32::try_from(engine.executor().model().config().vocab).unwrap_or(u32::MAX);
+    let vocab = u32::try_from(engine.executor().spec().config().vocab).unwrap_or(u32::MAX);
     Request {
         prompt: (0..vocab).cycle().step_by(TOKEN_STRIDE).take(prompt_tokens).collect(),
         tokens_max,

@@ -8,6 +8,7 @@ pub mod arena;
 pub mod attention;
 pub mod cpu;
 pub mod dot;
+pub mod embedding;
 mod exp2;
 pub mod formats;
 pub mod matrix;

@@ -1,5 +1,6 @@
-//! A model, a device and the buffers between them: what runs steps.
+//! A model, a device and the buffers between them: runs steps.
 
+use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,21 +9,99 @@ use muser_kernels::cpu::{Cpu, CpuLimits, Kernels};
 use muser_kernels::pool::PoolError;
 use muser_kv::KvLayout;
 
+use crate::device::{Device, DeviceDescription, DeviceError};
 use crate::graph::{LogitsRow, Pass};
-use crate::load::Model;
+use crate::load::{Model, ModelSpec};
 use crate::step::{SequenceInput, StepError};
 use crate::workspace::Workspace;
 
+/// Runs steps of a model on some device: [`Executor`] without its type.
+pub trait Forward: Send + Debug {
+    /// Configuration and geometry of the model.
+    fn spec(&self) -> &Arc<ModelSpec>;
+
+    /// Most rows of a step.
+    fn rows_max(&self) -> usize;
+
+    /// Bytes of the weights in the device's form, most of which are read for every step.
+    fn weight_bytes(&self) -> usize;
+
+    /// Name and size of the device.
+    fn device(&self) -> DeviceDescription;
+
+    /// As [`Executor::forward`].
+    ///
+    /// # Errors
+    /// As [`Executor::forward`].
+    fn forward(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError>;
+}
+
+impl<D: Device> Forward for Executor<D> {
+    fn spec(&self) -> &Arc<ModelSpec> {
+        self.model.spec()
+    }
+
+    fn rows_max(&self) -> usize {
+        Executor::rows_max(self)
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.model.weight_bytes()
+    }
+
+    fn device(&self) -> DeviceDescription {
+        self.device.describe()
+    }
+
+    fn forward(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError> {
+        Executor::forward(self, batch, on_logits)
+    }
+}
+
+impl Forward for Box<dyn Forward> {
+    fn spec(&self) -> &Arc<ModelSpec> {
+        (**self).spec()
+    }
+
+    fn rows_max(&self) -> usize {
+        (**self).rows_max()
+    }
+
+    fn weight_bytes(&self) -> usize {
+        (**self).weight_bytes()
+    }
+
+    fn device(&self) -> DeviceDescription {
+        (**self).device()
+    }
+
+    fn forward(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError> {
+        (**self).forward(batch, on_logits)
+    }
+}
+
 /// Runs steps of a model.
 #[derive(Debug)]
-pub struct Executor {
-    model: Arc<Model>,
-    cpu: Cpu,
-    work: Workspace,
+pub struct Executor<D: Device = Cpu> {
+    model: Arc<Model<D>>,
+    device: D,
+    work: Workspace<D>,
 }
 
 impl Executor {
-    /// An executor for steps of up to `rows_max` rows on `threads` threads.
+    /// An executor on the CPU, for steps of up to `rows_max` rows on `threads` threads.
     ///
     /// # Errors
     /// [`PoolError`] if the system refuses the threads.
@@ -33,21 +112,35 @@ impl Executor {
         rows_max: NonZeroUsize,
     ) -> Result<Self, PoolError> {
         let config = model.config();
-        let limits =
-            CpuLimits { cols_max: config.widest_input().max(config.vocab), attention: model.attention_shape() };
+        let limits = CpuLimits {
+            cols_max: config.widest_input().max(config.vocab),
+            attention: model.spec().attention_shape(),
+            angles: model.spec().angles(),
+            context: config.context,
+        };
         let cpu = Cpu::new(kernels, threads, limits)?;
-        let work = Workspace::new(&model, rows_max.get());
-        Ok(Self { model, cpu, work })
+        Ok(Self::on(model, cpu, rows_max).expect("buffers of the host are allocated or the process ends"))
+    }
+}
+
+impl<D: Device> Executor<D> {
+    /// An executor for steps of up to `rows_max` rows on `device`, which the model's weights were prepared for.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device has no room for the buffers.
+    pub fn on(model: Arc<Model<D>>, mut device: D, rows_max: NonZeroUsize) -> Result<Self, DeviceError> {
+        let work = Workspace::new(&model, &mut device, rows_max.get())?;
+        Ok(Self { model, device, work })
     }
 
     /// The model.
-    pub fn model(&self) -> &Arc<Model> {
+    pub fn model(&self) -> &Arc<Model<D>> {
         &self.model
     }
 
     /// The device.
-    pub fn cpu(&self) -> &Cpu {
-        &self.cpu
+    pub fn device(&self) -> &D {
+        &self.device
     }
 
     /// Most rows of a step.
@@ -90,17 +183,34 @@ impl Executor {
             return Ok(());
         }
         self.begin(batch)?;
+        let ran = self.run(batch, captured, on_hidden, on_logits);
+        finish(batch, &ran);
+        Ok(ran?)
+    }
+
+    /// Runs the whole graph over a step that has begun.
+    fn run(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        captured: &[usize],
+        on_hidden: &mut dyn FnMut(usize, &[f32]),
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), DeviceError> {
+        let mut hidden = std::mem::take(&mut self.work.captured);
+        let values = self.work.positions.len() * self.model.config().hidden;
         let mut pass = self.pass(batch);
         pass.embed();
-        for layer in 0..layers {
+        for layer in 0..pass.model.layers().len() {
             pass.layers(layer..layer + 1);
             if captured.contains(&layer) {
-                on_hidden(layer, pass.hidden());
+                hidden.resize(values, 0.0);
+                pass.device.read_rows(&pass.work.hidden, &mut hidden)?;
+                on_hidden(layer, &hidden);
             }
         }
-        pass.head(on_logits);
-        finish(batch);
-        Ok(())
+        pass.head(on_logits)?;
+        self.work.captured = hidden;
+        self.device.store_pending(batch)
     }
 
     /// Runs layers `range` alone on `hidden`, `[rows of the step, model width]`, in place. Keys and values of these layers
@@ -133,10 +243,25 @@ impl Executor {
         } else {
             self.go_on(batch)?;
         }
-        self.work.hidden[..want].copy_from_slice(hidden);
-        self.pass(batch).layers(range);
-        hidden.copy_from_slice(&self.work.hidden[..want]);
-        Ok(())
+        let ran = self.run_range(batch, range, hidden);
+        if ran.is_err() {
+            batch.iter_mut().for_each(|input| input.cache.abandon());
+        }
+        Ok(ran?)
+    }
+
+    fn run_range(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        range: Range<usize>,
+        hidden: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.device.write_rows(hidden, &mut self.work.hidden)?;
+        let mut pass = self.pass(batch);
+        pass.layers(range);
+        pass.note_failures()?;
+        self.device.read_rows(&self.work.hidden, hidden)?;
+        self.device.store_pending(batch)
     }
 
     /// The residual stream before the first layer, `[tokens, model width]`.
@@ -148,14 +273,14 @@ impl Executor {
         if tokens.len() > self.rows_max() {
             return Err(StepError::TooManyRows { rows: tokens.len(), max: self.rows_max() });
         }
-        let width = self.model.config().hidden;
-        let (cpu, work) = (&mut self.cpu, &mut self.work);
-        crate::graph::embed(&self.model, cpu, tokens.iter().copied(), &mut work.hidden);
-        Ok(work.hidden[..tokens.len() * width].to_vec())
+        crate::graph::embed(&self.model, &mut self.device, tokens, &mut self.work.hidden);
+        let mut hidden = vec![0.0; tokens.len() * self.model.config().hidden];
+        self.device.read_rows(&self.work.hidden, &mut hidden)?;
+        Ok(hidden)
     }
 
-    fn pass<'a, 'b>(&'a mut self, batch: &'a mut [SequenceInput<'b>]) -> Pass<'a, 'b> {
-        Pass { model: &self.model, cpu: &mut self.cpu, work: &mut self.work, batch }
+    fn pass<'a, 'b>(&'a mut self, batch: &'a mut [SequenceInput<'b>]) -> Pass<'a, 'b, D> {
+        Pass { model: &self.model, device: &mut self.device, work: &mut self.work, batch }
     }
 
     /// Checks everything, then opens the step's rows in every cache or in none.
@@ -174,9 +299,9 @@ impl Executor {
     }
 
     /// Checks that the step has begun, and sets up its rows again: other steps may have run since.
-    fn go_on(&mut self, batch: &[SequenceInput<'_>]) -> Result<(), StepError> {
+    fn go_on(&mut self, batch: &mut [SequenceInput<'_>]) -> Result<(), StepError> {
         self.check(batch)?;
-        for input in batch {
+        for input in &*batch {
             let (pending, rows) = (input.cache.pending_rows(), input.tokens.len());
             if pending != rows {
                 return Err(StepError::NotBegun { pending, rows });
@@ -186,10 +311,10 @@ impl Executor {
         Ok(())
     }
 
-    fn start(&mut self, batch: &[SequenceInput<'_>]) {
+    fn start(&mut self, batch: &mut [SequenceInput<'_>]) {
         let layout = batch.first().map_or(KvLayout::Q8, |input| input.cache.spec().layout().layout());
         self.work.start(batch, layout);
-        self.work.extend_angles(self.model.config().context);
+        self.device.begin_step(&self.work.positions);
     }
 
     fn check(&self, batch: &[SequenceInput<'_>]) -> Result<(), StepError> {
@@ -209,7 +334,7 @@ impl Executor {
                 return Err(StepError::PastContext { position: config.context, context: config.context });
             }
             let spec = input.cache.spec();
-            if Some(spec.layout()) != layout || !self.model.accepts(spec) {
+            if Some(spec.layout()) != layout || !self.model.spec().accepts(spec) {
                 return Err(StepError::ForeignCache);
             }
         }
@@ -225,12 +350,13 @@ impl Executor {
     }
 }
 
-/// Makes the rows of each sequence part of its cache, or takes them back if something in them was not finite.
-fn finish(batch: &mut [SequenceInput<'_>]) {
+/// Makes the rows of each sequence part of its cache, or takes them back if something in them was not finite or the device
+/// failed.
+fn finish(batch: &mut [SequenceInput<'_>], ran: &Result<(), DeviceError>) {
     for input in batch {
-        match input.outcome {
-            Ok(()) => input.cache.commit(input.tokens.len()).expect("exactly these rows are pending"),
-            Err(_) => input.cache.abandon(),
+        match (ran, input.outcome) {
+            (Ok(()), Ok(())) => input.cache.commit(input.tokens.len()).expect("exactly these rows are pending"),
+            _ => input.cache.abandon(),
         }
     }
 }

@@ -1,112 +1,135 @@
-//! What a decoder layer holds. The matrices' type is a parameter because loading plans all of them before it packs any.
+//! A decoder layer's weights: as they lie in the file, or in the form of a device.
 
-use muser_kernels::matrix::Matrix;
+use std::fmt::Debug;
 
 use crate::config::LayerConfig;
 
-/// A norm's weights and its epsilon.
+/// Form of a model's weights: the file's, or a device's.
+pub trait Form {
+    /// A weight matrix, `[outputs, inputs]`.
+    type Matrix: Debug;
+    /// Weights of one f32 each: factors of a norm, biases.
+    type Vector: Debug;
+}
+
+/// A norm's factors and its epsilon.
 #[derive(Debug)]
-pub struct Norm {
+pub struct Norm<V = Vec<f32>> {
     /// One factor per element.
-    pub weight: Vec<f32>,
+    pub weight: V,
+    /// Elements of the vector that is normed.
+    pub width: usize,
     /// Added to the mean square.
     pub eps: f32,
 }
 
 /// A matrix and, where the architecture has one, a bias per output.
 #[derive(Debug)]
-pub struct Linear<M = Matrix> {
+pub struct Linear<F: Form> {
     /// `[outputs, inputs]`.
-    pub matrix: M,
+    pub matrix: F::Matrix,
     /// `[outputs]`.
-    pub bias: Option<Vec<f32>>,
+    pub bias: Option<F::Vector>,
 }
 
 /// The attention half of a layer.
 #[derive(Debug)]
-pub struct Attention<M = Matrix> {
+pub struct Attention<F: Form> {
     /// Before the projections.
-    pub norm: Norm,
+    pub norm: Norm<F::Vector>,
     /// `[query_heads * head_dim, hidden]`.
-    pub query: Linear<M>,
+    pub query: Linear<F>,
     /// `[kv_heads * head_dim, hidden]`.
-    pub key: Linear<M>,
+    pub key: Linear<F>,
     /// `[kv_heads * head_dim, hidden]`.
-    pub value: Linear<M>,
+    pub value: Linear<F>,
     /// Norm of each query head, before rotation.
-    pub query_norm: Option<Norm>,
+    pub query_norm: Option<Norm<F::Vector>>,
     /// Norm of each key head, before rotation.
-    pub key_norm: Option<Norm>,
+    pub key_norm: Option<Norm<F::Vector>>,
     /// Sigmoid gate on the heads' outputs, `[query_heads * head_dim, hidden]`.
-    pub gate: Option<Linear<M>>,
+    pub gate: Option<Linear<F>>,
     /// `[hidden, query_heads * head_dim]`.
-    pub output: Linear<M>,
+    pub output: Linear<F>,
     /// On the output, before it joins the residual stream.
-    pub post_norm: Option<Norm>,
+    pub post_norm: Option<Norm<F::Vector>>,
 }
 
 /// The feed-forward half of a layer (SwiGLU).
 #[derive(Debug)]
-pub struct FeedForward<M = Matrix> {
+pub struct FeedForward<F: Form> {
     /// Before the projections.
-    pub norm: Norm,
+    pub norm: Norm<F::Vector>,
     /// `[feed_forward, hidden]`.
-    pub gate: Linear<M>,
+    pub gate: Linear<F>,
     /// `[feed_forward, hidden]`.
-    pub up: Linear<M>,
+    pub up: Linear<F>,
     /// `[hidden, feed_forward]`.
-    pub down: Linear<M>,
+    pub down: Linear<F>,
     /// On the output, before it joins the residual stream.
-    pub post_norm: Option<Norm>,
+    pub post_norm: Option<Norm<F::Vector>>,
 }
 
 /// One decoder layer.
 #[derive(Debug)]
-pub struct Layer<M = Matrix> {
+pub struct Layer<F: Form> {
     /// Window and position embedding.
     pub config: LayerConfig,
     /// Mixes positions.
-    pub attention: Attention<M>,
+    pub attention: Attention<F>,
     /// Mixes elements.
-    pub feed_forward: FeedForward<M>,
+    pub feed_forward: FeedForward<F>,
 }
 
-impl<M> Linear<M> {
-    /// The same with another form of the matrix.
-    pub fn map<N>(self, form: &mut impl FnMut(M) -> N) -> Linear<N> {
-        Linear { matrix: form(self.matrix), bias: self.bias }
+/// A change of form: every matrix and every vector, in the order of [`Layer::matrices`].
+pub(crate) trait Reform {
+    type From: Form;
+    type To: Form;
+    type Error;
+
+    fn matrix(&mut self, matrix: <Self::From as Form>::Matrix) -> Result<<Self::To as Form>::Matrix, Self::Error>;
+    fn vector(&mut self, vector: <Self::From as Form>::Vector) -> Result<<Self::To as Form>::Vector, Self::Error>;
+
+    fn norm(
+        &mut self,
+        norm: Norm<<Self::From as Form>::Vector>,
+    ) -> Result<Norm<<Self::To as Form>::Vector>, Self::Error> {
+        Ok(Norm { weight: self.vector(norm.weight)?, width: norm.width, eps: norm.eps })
+    }
+
+    fn linear(&mut self, linear: Linear<Self::From>) -> Result<Linear<Self::To>, Self::Error> {
+        let matrix = self.matrix(linear.matrix)?;
+        Ok(Linear { matrix, bias: linear.bias.map(|bias| self.vector(bias)).transpose()? })
     }
 }
 
-impl<M> Layer<M> {
-    /// The same with another form of every matrix.
-    pub fn map<N>(self, form: &mut impl FnMut(M) -> N) -> Layer<N> {
-        let Self { config, attention, feed_forward } = self;
-        Layer {
-            config,
-            attention: Attention {
-                norm: attention.norm,
-                query: attention.query.map(form),
-                key: attention.key.map(form),
-                value: attention.value.map(form),
-                query_norm: attention.query_norm,
-                key_norm: attention.key_norm,
-                gate: attention.gate.map(|gate| gate.map(form)),
-                output: attention.output.map(form),
-                post_norm: attention.post_norm,
-            },
-            feed_forward: FeedForward {
-                norm: feed_forward.norm,
-                gate: feed_forward.gate.map(form),
-                up: feed_forward.up.map(form),
-                down: feed_forward.down.map(form),
-                post_norm: feed_forward.post_norm,
-            },
-        }
+impl<F: Form> Layer<F> {
+    /// The same layer in another form.
+    pub(crate) fn reform<R: Reform<From = F>>(self, to: &mut R) -> Result<Layer<R::To>, R::Error> {
+        let Self { config, attention: a, feed_forward: f } = self;
+        let attention = Attention {
+            norm: to.norm(a.norm)?,
+            query: to.linear(a.query)?,
+            key: to.linear(a.key)?,
+            value: to.linear(a.value)?,
+            query_norm: a.query_norm.map(|norm| to.norm(norm)).transpose()?,
+            key_norm: a.key_norm.map(|norm| to.norm(norm)).transpose()?,
+            gate: a.gate.map(|gate| to.linear(gate)).transpose()?,
+            output: to.linear(a.output)?,
+            post_norm: a.post_norm.map(|norm| to.norm(norm)).transpose()?,
+        };
+        let feed_forward = FeedForward {
+            norm: to.norm(f.norm)?,
+            gate: to.linear(f.gate)?,
+            up: to.linear(f.up)?,
+            down: to.linear(f.down)?,
+            post_norm: f.post_norm.map(|norm| to.norm(norm)).transpose()?,
+        };
+        Ok(Layer { config, attention, feed_forward })
     }
 
-    /// Every matrix, in the order in which [`Self::map`] meets them.
-    pub fn matrices(&self) -> impl Iterator<Item = &M> {
+    /// Every matrix, in the order in which [`Self::reform`] meets them.
+    pub fn matrices(&self) -> impl Iterator<Item = &F::Matrix> {
         let Self { attention: a, feed_forward: f, .. } = self;
         let first = [&a.query, &a.key, &a.value].into_iter().chain(&a.gate);
         first.chain([&a.output, &f.gate, &f.up, &f.down]).map(|linear| &linear.matrix)

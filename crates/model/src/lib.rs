@@ -2,6 +2,8 @@
 
 mod arch;
 mod config;
+mod cpu;
+mod device;
 mod executor;
 mod graph;
 mod identity;
@@ -12,8 +14,13 @@ mod workspace;
 
 pub use arch::{ARCHITECTURES, Architecture, ConfigError, read_config};
 pub use config::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig};
-pub use executor::Executor;
+pub use cpu::PrepareForCpu;
+pub use device::{
+    Device, DeviceDescription, DeviceError, DeviceProduct, KvLayer, Placement, Prepare, PreparedWeights, RawMatrix,
+};
+pub use executor::{Executor, Forward};
 pub use graph::LogitsRow;
 pub use identity::{ARITHMETIC_VERSION, Component, Identity};
-pub use load::{CacheError, LoadError, Model};
+pub use layer::{Form, Norm};
+pub use load::{CacheError, LoadError, Model, ModelSpec};
 pub use step::{ForwardError, LogitsWanted, Place, SequenceInput, StepError};

@@ -1,21 +1,25 @@
-//! From a model file to a graph that can run: names to layers, matrices repacked once for the kernels.
+//! From a model file to a graph that can run: names to layers, weights brought into a device's form once.
 
 use std::collections::HashSet;
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_kernels::arena::{Arena, ArenaError, ArenaPlan, ArenaRange};
+use muser_kernels::arena::ArenaError;
 use muser_kernels::attention::{AttentionError, AttentionShape};
+use muser_kernels::cpu::Cpu;
 use muser_kernels::formats::{dequantise_row, first_non_finite};
-use muser_kernels::matrix::{Matrix, MatrixError, MatrixPlan};
-use muser_kernels::pool::{Pool, PoolError};
+use muser_kernels::matrix::MatrixError;
+use muser_kernels::pool::PoolError;
 use muser_kernels::rope::{RopeError, RopeTable};
 use muser_kv::{CacheSpec, KvLayout, LayerSpec, LayoutError, PageLayout, SpecError};
 use muser_weights::gguf::{ModelFiles, TensorError, Weight};
 
 use crate::arch::{ConfigError, read_config};
 use crate::config::{ModelConfig, Part};
-use crate::layer::{Attention, FeedForward, Layer, Linear, Norm};
+use crate::cpu::{Planned, PrepareForCpu};
+use crate::device::{Device, DeviceError, FileForm, Prepare, PreparedWeights, RawMatrix};
+use crate::layer::{Attention, FeedForward, Form, Layer, Linear, Norm, Reform};
 
 /// Why a model cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -74,70 +78,37 @@ pub enum LoadError {
     /// Not enough memory for the weights.
     #[error(transparent)]
     Memory(#[from] ArenaError),
+    /// The device has no room for the weights, or failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The system refuses the threads that pack the weights.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// A model that can run.
+/// Configuration and geometry of a model: everything but its weights.
 #[derive(Debug)]
-pub struct Model {
-    files: Arc<ModelFiles>,
+pub struct ModelSpec {
     config: ModelConfig,
     attention_shape: AttentionShape,
-    layers: Vec<Layer>,
-    output_norm: Norm,
-    head: Linear,
     rope_factors: Option<Vec<f32>>,
-    weight_bytes: usize,
+    parameters: u64,
 }
 
-/// The tensor that holds one row per token.
-const EMBEDDING: &str = "token_embd.weight";
-
-impl Model {
-    /// Reads the configuration, checks every tensor against it, and packs the matrices with `threads` threads.
-    ///
-    /// # Errors
-    /// [`LoadError`] names the key or tensor that is wrong.
-    pub fn load(files: Arc<ModelFiles>, threads: NonZeroUsize) -> Result<Self, LoadError> {
-        let PlannedModel { config, attention_shape, layers, output_norm, head, rope_factors, arena } =
-            PlannedModel::read(&files)?;
-        let weight_bytes = arena.bytes();
-        let matrices = layers.iter().flat_map(Layer::matrices).chain([&head.matrix]);
-        let arena = fill(&files, arena, matrices, threads)?;
-        let mut pack = |planned: Planned<'_>| planned.matrix(&arena);
-        let layers = layers.into_iter().map(|layer| layer.map(&mut pack)).collect();
-        let head = head.map(&mut pack);
-        Ok(Self { config, attention_shape, layers, output_norm, head, rope_factors, weight_bytes, files })
-    }
-
-    /// Everything [`Self::load`] checks, without taking the memory. The bytes that the packed matrices would take.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn check(files: &ModelFiles) -> Result<usize, LoadError> {
-        PlannedModel::read(files).map(|planned| planned.arena.bytes())
-    }
-
+impl ModelSpec {
     /// The effective configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The file the model came from.
-    pub fn files(&self) -> &ModelFiles {
-        &self.files
-    }
-
-    /// Bytes of the packed matrices, all of which are read for every step.
-    pub fn weight_bytes(&self) -> usize {
-        self.weight_bytes
-    }
-
     /// Heads of every layer.
     pub fn attention_shape(&self) -> AttentionShape {
         self.attention_shape
+    }
+
+    /// Elements of all tensors together.
+    pub fn parameters(&self) -> u64 {
+        self.parameters
     }
 
     /// The shape of a cache for `context` positions.
@@ -147,6 +118,12 @@ impl Model {
     pub fn cache_spec(&self, layout: KvLayout, context: usize) -> Result<Arc<CacheSpec>, CacheError> {
         let page = PageLayout::new(layout, self.config.kv_heads, self.config.head_dim)?;
         Ok(Arc::new(CacheSpec::new(self.layer_specs().collect(), page, context, CacheSpec::EXTRA_PAGES_DEFAULT)?))
+    }
+
+    /// The model's rotary angles, as a table without positions.
+    pub fn angles(&self) -> RopeTable {
+        RopeTable::new(self.config.rope.base, self.config.rope.rotated, 0, self.rope_factors.as_deref())
+            .expect("checked when the model was loaded")
     }
 
     /// Whether a cache of this shape holds what the model's layers need.
@@ -160,30 +137,117 @@ impl Model {
     fn layer_specs(&self) -> impl Iterator<Item = LayerSpec> {
         self.config.layers.iter().map(|layer| LayerSpec { window: layer.window })
     }
+}
 
-    pub(crate) fn layers(&self) -> &[Layer] {
+/// A model that can run on a device. Nothing of it is read from the file any more.
+#[derive(Debug)]
+pub struct Model<D: Device = Cpu> {
+    spec: Arc<ModelSpec>,
+    table: D::Table,
+    layers: Vec<Layer<D>>,
+    output_norm: Norm<D::Vector>,
+    head: Linear<D>,
+    weight_bytes: usize,
+}
+
+/// The tensor that holds one row per token.
+const EMBEDDING: &str = "token_embd.weight";
+
+impl Model {
+    /// Reads the configuration, checks every tensor against it, and packs the matrices for the CPU with `threads` threads.
+    ///
+    /// # Errors
+    /// [`LoadError`] names the key or tensor that is wrong.
+    pub fn load(files: Arc<ModelFiles>, threads: NonZeroUsize) -> Result<Self, LoadError> {
+        Self::load_with(&files, &mut PrepareForCpu { threads })
+    }
+
+    /// Everything [`Self::load`] checks, without taking the memory. The bytes that the packed weights would take.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn check(files: &ModelFiles) -> Result<usize, LoadError> {
+        let file = FileModel::read(files)?;
+        let planned = Planned::new(&file.table, &file.matrices(), &mut |name| files.release(name))?;
+        Ok(planned.arena.bytes())
+    }
+}
+
+impl<D: Device> Model<D> {
+    /// Reads the configuration, checks every tensor against it, and brings the weights into the form of a device.
+    ///
+    /// # Errors
+    /// [`LoadError`] names the key or tensor that is wrong, or the memory that is missing.
+    pub fn load_with(files: &ModelFiles, prepare: &mut impl Prepare<Device = D>) -> Result<Self, LoadError> {
+        let file = FileModel::read(files)?;
+        let PreparedWeights { table, matrices, bytes } =
+            prepare.prepare(&file.table, &file.matrices(), &mut |name| files.release(name))?;
+        let FileModel { spec, layers, output_norm, head, .. } = file;
+        let mut form = ToDevice { prepare, matrices: matrices.into_iter(), file: PhantomData };
+        let layers = layers.into_iter().map(|layer| layer.reform(&mut form)).collect::<Result<_, _>>()?;
+        let head = form.linear(head)?;
+        let output_norm = form.norm(output_norm)?;
+        Ok(Self { spec: Arc::new(spec), table, layers, output_norm, head, weight_bytes: bytes })
+    }
+
+    /// Configuration and geometry.
+    pub fn spec(&self) -> &Arc<ModelSpec> {
+        &self.spec
+    }
+
+    /// The effective configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.spec.config
+    }
+
+    /// As [`ModelSpec::cache_spec`].
+    ///
+    /// # Errors
+    /// As [`ModelSpec::cache_spec`].
+    pub fn cache_spec(&self, layout: KvLayout, context: usize) -> Result<Arc<CacheSpec>, CacheError> {
+        self.spec.cache_spec(layout, context)
+    }
+
+    /// Bytes of the weights in the device's form, most of which are read for every step.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    pub(crate) fn table(&self) -> &D::Table {
+        &self.table
+    }
+
+    pub(crate) fn layers(&self) -> &[Layer<D>] {
         &self.layers
     }
 
-    pub(crate) fn output_norm(&self) -> &Norm {
+    pub(crate) fn output_norm(&self) -> &Norm<D::Vector> {
         &self.output_norm
     }
 
-    pub(crate) fn head(&self) -> &Linear {
+    pub(crate) fn head(&self) -> &Linear<D> {
         &self.head
     }
+}
 
-    /// An empty table of the model's rotary angles.
-    pub(crate) fn new_angles(&self) -> RopeTable {
-        RopeTable::new(self.config.rope.base, self.config.rope.rotated, 0, self.rope_factors.as_deref())
-            .expect("checked when the model was loaded")
+/// Exchanges the file's form of each weight for the device's. Matrices were prepared in the order in which the layers ask.
+struct ToDevice<'p, 'a, P: Prepare> {
+    prepare: &'p mut P,
+    matrices: std::vec::IntoIter<<P::Device as Form>::Matrix>,
+    file: PhantomData<&'a ()>,
+}
+
+impl<'a, P: Prepare> Reform for ToDevice<'_, 'a, P> {
+    type From = FileForm<'a>;
+    type To = P::Device;
+    type Error = LoadError;
+
+    fn matrix(&mut self, _raw: RawMatrix<'a>) -> Result<<P::Device as Form>::Matrix, LoadError> {
+        Ok(self.matrices.next().expect("one prepared matrix for each of the file's"))
     }
 
-    /// Writes the embedding of `token`, which exists, to `out`, `[hidden]`.
-    pub(crate) fn embedding_row(&self, token: u32, out: &mut [f32]) {
-        let table = self.files.weight(EMBEDDING).expect("checked when the model was loaded");
-        let row_bytes = table.bytes.len() / table.rows;
-        dequantise_row(table.ty, &table.bytes[token as usize * row_bytes..][..row_bytes], out);
+    fn vector(&mut self, vector: Vec<f32>) -> Result<<P::Device as Form>::Vector, LoadError> {
+        self.prepare.vector(vector)
     }
 }
 
@@ -199,23 +263,21 @@ pub enum CacheError {
     Spec(#[from] SpecError),
 }
 
-/// A model that is checked but whose matrices are not packed.
-struct PlannedModel<'a> {
-    config: ModelConfig,
-    attention_shape: AttentionShape,
-    layers: Vec<Layer<Planned<'a>>>,
+/// A model whose tensors are checked and still lie in the file.
+struct FileModel<'a> {
+    spec: ModelSpec,
+    table: RawMatrix<'a>,
+    layers: Vec<Layer<FileForm<'a>>>,
     output_norm: Norm,
-    head: Linear<Planned<'a>>,
-    rope_factors: Option<Vec<f32>>,
-    arena: ArenaPlan,
+    head: Linear<FileForm<'a>>,
 }
 
-impl<'a> PlannedModel<'a> {
+impl<'a> FileModel<'a> {
     fn read(files: &'a ModelFiles) -> Result<Self, LoadError> {
         let config = read_config(&files.metadata())?;
         let attention_shape = AttentionShape::new(config.query_heads, config.kv_heads, config.head_dim)?;
-        let mut loader = Loader { files, config: &config, plan: ArenaPlan::new(), used: HashSet::new() };
-        loader.embedding()?;
+        let mut loader = Loader { files, config: &config, used: HashSet::new() };
+        let table = loader.embedding()?;
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<_, _>>()?;
         let output_norm = loader.norm("output_norm", config.hidden, config.norm_eps)?;
         // Without a head of its own, a model multiplies with its embeddings.
@@ -224,31 +286,27 @@ impl<'a> PlannedModel<'a> {
         let rope_factors = loader.optional_vector("rope_freqs.weight", config.rope.rotated / 2)?;
         RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
         loader.refuse_unknown_tensors()?;
-        let arena = loader.plan;
-        Ok(Self { config, attention_shape, layers, output_norm, head, rope_factors, arena })
+        let parameters = files.tensors().map(|tensor| tensor.elements()).sum();
+        let spec = ModelSpec { config, attention_shape, rope_factors, parameters };
+        Ok(Self { spec, table, layers, output_norm, head })
+    }
+
+    /// Every matrix, in the order in which [`Layer::reform`] meets them, the head last.
+    fn matrices(&self) -> Vec<RawMatrix<'a>> {
+        self.layers.iter().flat_map(Layer::matrices).chain([&self.head.matrix]).cloned().collect()
     }
 }
 
-/// Reads tensors and collects what the arena must hold.
+/// Reads tensors.
 struct Loader<'a, 'c> {
     files: &'a ModelFiles,
     config: &'c ModelConfig,
-    plan: ArenaPlan,
     /// Names of the tensors that the graph uses.
     used: HashSet<String>,
 }
 
-/// A matrix that is checked but not packed.
-struct Planned<'a> {
-    name: String,
-    plan: MatrixPlan,
-    raw: &'a [u8],
-    range: ArenaRange,
-    scale: Option<f32>,
-}
-
 impl<'a> Loader<'a, '_> {
-    fn layer(&mut self, index: usize) -> Result<Layer<Planned<'a>>, LoadError> {
+    fn layer(&mut self, index: usize) -> Result<Layer<FileForm<'a>>, LoadError> {
         let ModelConfig { hidden, feed_forward, head_dim, norm_eps: eps, post_norm_eps, parts, .. } = *self.config;
         let (query_dim, kv_dim) = (self.config.query_dim(), self.config.kv_dim());
         let name = |part: &str| format!("blk.{index}.{part}");
@@ -276,9 +334,10 @@ impl<'a> Loader<'a, '_> {
         Ok(Layer { config: self.config.layers[index], attention, feed_forward })
     }
 
-    fn embedding(&mut self) -> Result<(), LoadError> {
-        let table = self.shaped(EMBEDDING, self.config.vocab, self.config.hidden)?;
-        check_finite(EMBEDDING, table)
+    fn embedding(&mut self) -> Result<RawMatrix<'a>, LoadError> {
+        let Weight { ty, rows, cols, bytes, .. } = self.shaped(EMBEDDING, self.config.vocab, self.config.hidden)?;
+        check_finite(EMBEDDING, Weight { ty, rows, cols, bytes })?;
+        Ok(RawMatrix { name: EMBEDDING.to_owned(), ty, rows, cols, bytes, scale: None })
     }
 
     /// What `read` makes of `<name>.weight` and its companions, as far as the architecture and the file have it.
@@ -297,13 +356,10 @@ impl<'a> Loader<'a, '_> {
     }
 
     /// The matrix `<name>.weight`, `[rows, cols]`, with its `.bias` and `.scale` as far as it has them.
-    fn linear(&mut self, name: &str, [rows, cols]: [usize; 2], bias: Part) -> Result<Linear<Planned<'a>>, LoadError> {
+    fn linear(&mut self, name: &str, shape: [usize; 2], bias: Part) -> Result<Linear<FileForm<'a>>, LoadError> {
+        let [rows, cols] = shape;
         let tensor = format!("{name}.weight");
         let weight = self.shaped(&tensor, rows, cols)?;
-        let plan = match MatrixPlan::new(weight.ty, rows, cols, weight.bytes) {
-            Ok(plan) => plan,
-            Err(reason) => return Err(LoadError::Matrix { name: tensor, reason }),
-        };
         let bias_name = format!("{name}.bias");
         let bias = match bias {
             Part::Absent => None,
@@ -314,14 +370,12 @@ impl<'a> Loader<'a, '_> {
         let scales = [format!("{name}.scale"), format!("{name}.weight.scale")];
         let scale = scales.iter().find(|scale| tensor != EMBEDDING && self.files.tensor(scale).is_some());
         let scale = scale.map(|scale| self.vector(scale, 1)).transpose()?;
-        let range = self.plan.add(plan.bytes());
-        self.files.release(&tensor);
         let scale = scale.map(|scale| scale[0]);
-        Ok(Linear { matrix: Planned { name: tensor, plan, raw: weight.bytes, range, scale }, bias })
+        Ok(Linear { matrix: RawMatrix { name: tensor, ty: weight.ty, rows, cols, bytes: weight.bytes, scale }, bias })
     }
 
     fn norm(&mut self, name: &str, len: usize, eps: f32) -> Result<Norm, LoadError> {
-        Ok(Norm { weight: self.vector(&format!("{name}.weight"), len)?, eps })
+        Ok(Norm { weight: self.vector(&format!("{name}.weight"), len)?, width: len, eps })
     }
 
     fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, LoadError> {
@@ -363,35 +417,6 @@ impl<'a> Loader<'a, '_> {
         }
         Ok(weight)
     }
-}
-
-impl Planned<'_> {
-    fn matrix(self, arena: &Arc<Arena>) -> Matrix {
-        let matrix = Matrix::new(self.plan, Arc::clone(arena), self.range);
-        match self.scale {
-            Some(scale) => matrix.with_scale(scale),
-            None => matrix,
-        }
-    }
-}
-
-/// Takes the memory of `plan` and packs `matrices`, which were added to it in this order. What has been packed is released,
-/// so that a model's memory is not paid twice.
-fn fill<'a>(
-    files: &ModelFiles,
-    plan: ArenaPlan,
-    matrices: impl Iterator<Item = &'a Planned<'a>>,
-    threads: NonZeroUsize,
-) -> Result<Arc<Arena>, LoadError> {
-    let mut pool = Pool::new(threads)?;
-    let mut builder = plan.allocate()?;
-    for (planned, bytes) in matrices.zip(builder.slices_mut()) {
-        pool.for_each_chunk(bytes, planned.plan.panel_bytes(), |_, panel, out| {
-            planned.plan.fill_panel(planned.raw, panel, out);
-        });
-        files.release(&planned.name);
-    }
-    Ok(builder.freeze())
 }
 
 fn check_finite(name: &str, weight: Weight<'_>) -> Result<(), LoadError> {

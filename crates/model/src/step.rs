@@ -1,6 +1,10 @@
 //! What one forward pass is asked to do, and what can go wrong with it.
 
+use std::ops::Range;
+
 use muser_kv::{AppendError, SequenceCache};
+
+use crate::device::DeviceError;
 
 /// Which rows' logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +28,28 @@ pub struct SequenceInput<'a> {
     pub logits: LogitsWanted,
     /// What came of it: an error here concerns this sequence alone.
     pub outcome: Result<(), ForwardError>,
+    /// Its first row among the step's rows: set when the step begins.
+    first_row: usize,
 }
 
 impl<'a> SequenceInput<'a> {
     /// A sequence's part of a step.
     pub fn new(cache: &'a mut SequenceCache, tokens: &'a [u32], logits: LogitsWanted) -> Self {
-        Self { cache, tokens, logits, outcome: Ok(()) }
+        Self { cache, tokens, logits, outcome: Ok(()), first_row: 0 }
+    }
+
+    /// First of its rows among the rows of the step that was begun with it.
+    pub fn first_row(&self) -> usize {
+        self.first_row
+    }
+
+    /// Absolute positions of its rows in the step.
+    pub(crate) fn positions(&self) -> Range<usize> {
+        self.cache.rows()..self.cache.rows() + self.tokens.len()
+    }
+
+    pub(crate) fn set_first_row(&mut self, row: usize) {
+        self.first_row = row;
     }
 
     /// Rows whose logits are wanted.
@@ -61,6 +81,23 @@ pub enum Place {
     Head,
 }
 
+impl Place {
+    /// Number of the place in a graph of `layers` layers: ascends in the order in which a step reaches the places.
+    pub(crate) fn site(self, layers: usize) -> u32 {
+        let index = match self {
+            Self::Layer(layer) => layer,
+            Self::Head => layers,
+        };
+        u32::try_from(index).expect("layers are far fewer than 2^32")
+    }
+
+    /// The place with number `site` in a graph of `layers` layers.
+    pub(crate) fn of_site(site: u32, layers: usize) -> Self {
+        let site = site as usize;
+        if site < layers { Self::Layer(site) } else { Self::Head }
+    }
+}
+
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -70,7 +107,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Why a step was refused before anything was computed; no cache has changed.
+/// A step that was refused before anything was computed, or given up because the device failed; no cache has changed.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -134,4 +171,7 @@ pub enum StepError {
     /// The cache cannot grow.
     #[error(transparent)]
     Cache(#[from] AppendError),
+    /// The device failed while it computed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }

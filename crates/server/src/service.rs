@@ -80,14 +80,14 @@ impl Service {
     /// # Errors
     /// If the system gives no thread.
     pub fn start(engine: Engine, words: Words, settings: ServiceSettings) -> io::Result<(Self, JoinHandle<()>)> {
-        let model = engine.executor().model();
-        let config = model.config();
+        let executor = engine.executor();
+        let config = executor.spec().config();
         let facts = ModelFacts {
             vocab: config.vocab,
             context_trained: config.context,
             hidden: config.hidden,
-            parameters: model.files().tensors().map(|tensor| tensor.elements()).sum(),
-            bytes: model.weight_bytes(),
+            parameters: executor.spec().parameters(),
+            bytes: executor.weight_bytes(),
         };
         let (context, slots) = (engine.settings().context, engine.settings().running_max.get());
         let end_of_generation = Arc::from(words.tokenizer.end_of_generation_ids());

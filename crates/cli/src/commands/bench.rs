@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use muser_kv::{PagePool, SequenceCache};
-use muser_model::{Executor, LoadError, LogitsWanted, SequenceInput, read_config};
+use muser_model::{Forward, LoadError, LogitsWanted, SequenceInput, read_config};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ const TOKEN_STRIDE: usize = 7919;
 #[derive(Serialize)]
 struct Row {
     model: String,
-    kernels: &'static str,
+    kernels: String,
     kv: String,
     n_threads: usize,
     n_prompt: usize,
@@ -69,9 +69,9 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
         rows.push(Row {
             model: name.clone(),
-            kernels: executor.cpu().kernels().name,
+            kernels: executor.device().kernels,
             kv: args.kv.to_string(),
-            n_threads: executor.cpu().threads(),
+            n_threads: executor.device().threads,
             n_prompt: prompt,
             n_gen: generate,
             n_depth: args.n_depth,
@@ -84,12 +84,12 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
 }
 
 /// Tokens per second of one run of `test`.
-fn measure(executor: &mut Executor, args: &BenchArgs, test: Test, interrupt: &Interrupt) -> Result<f64, Failure> {
+fn measure(executor: &mut dyn Forward, args: &BenchArgs, test: Test, interrupt: &Interrupt) -> Result<f64, Failure> {
     interrupt.check()?;
     let length = test.depth + test.prompt.max(test.generate);
-    let spec = executor.model().cache_spec(args.kv.into(), length)?;
+    let spec = executor.spec().cache_spec(args.kv.into(), length)?;
     let mut cache = SequenceCache::new(spec, PagePool::new(usize::MAX));
-    let vocab = u32::try_from(executor.model().config().vocab).unwrap_or(u32::MAX);
+    let vocab = u32::try_from(executor.spec().config().vocab).unwrap_or(u32::MAX);
     // A fixed sequence that visits the whole vocabulary: speed must not depend on lucky repeats.
     let tokens: Vec<u32> = (0..vocab).cycle().step_by(TOKEN_STRIDE).take(length).collect();
     let (depth, counted) = tokens.split_at(test.depth);
@@ -104,7 +104,7 @@ fn measure(executor: &mut Executor, args: &BenchArgs, test: Test, interrupt: &In
     Ok(counted.len() as f64 / start.elapsed().as_secs_f64())
 }
 
-fn step(executor: &mut Executor, cache: &mut SequenceCache, tokens: &[u32]) -> Result<(), Failure> {
+fn step(executor: &mut dyn Forward, cache: &mut SequenceCache, tokens: &[u32]) -> Result<(), Failure> {
     let mut batch = [SequenceInput::new(cache, tokens, LogitsWanted::Last)];
     executor.forward(&mut batch, &mut |_, _| {})?;
     let [input] = batch;

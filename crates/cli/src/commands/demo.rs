@@ -48,11 +48,11 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let (producer_folder, decoder_folder) = (folder.path().join("producer"), folder.path().join("decoder"));
     processes::begin(&decoder_folder)?;
     let files = model::open(args.model.as_deref(), &args.hub)?;
-    let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
-    let (loaded, trained) = (Arc::clone(executor.model()), executor.model().config().context);
+    let executor = model::executor(Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
+    let (loaded, trained) = (Arc::clone(executor.spec()), executor.spec().config().context);
     let (vocab, kv) = (loaded.config().vocab, KvLayout::from(args.kv));
-    let prompt = prompt(args, &load_tokenizer(&loaded.files().metadata(), vocab)?, trained)?;
-    let (shape, identity) = shape(&loaded, kv, trained)?;
+    let prompt = prompt(args, &load_tokenizer(&files.metadata(), vocab)?, trained)?;
+    let (shape, identity) = shape(&files, &loaded, kv, trained)?;
     let needed = loaded.cache_spec(kv, trained)?.peak_bytes(trained, model::CHUNK_ROWS.get());
     let settings = EngineSettings {
         context: trained,

@@ -47,8 +47,8 @@ struct Computing {
 impl Computing {
     fn start(args: &EnrollArgs) -> Result<Self, Failure> {
         let files = model::open(args.model.as_deref(), &args.hub)?;
-        let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
-        let config = executor.model().config();
+        let executor = model::executor(std::sync::Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
+        let config = executor.spec().config();
         let (vocab, trained) = (u32::try_from(config.vocab).unwrap_or(u32::MAX), config.context);
         let kv = KvLayout::from(args.kv);
         let prompt_tokens = args.tokens.get().min(trained.saturating_sub(1));
@@ -56,8 +56,8 @@ impl Computing {
             return Err(Failure::Usage(format!("--tokens: a prompt of {prompt_tokens} tokens has nothing to bring")));
         }
         let context = prompt_tokens + 1;
-        let (shape, identity) = shape(executor.model(), kv, context)?;
-        let needed = executor.model().cache_spec(kv, context)?.peak_bytes(context, model::CHUNK_ROWS.get());
+        let (shape, identity) = shape(&files, executor.spec(), kv, context)?;
+        let needed = executor.spec().cache_spec(kv, context)?.peak_bytes(context, model::CHUNK_ROWS.get());
         let settings = EngineSettings {
             context,
             kv,

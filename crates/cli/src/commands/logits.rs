@@ -8,7 +8,7 @@ use std::path::Path;
 
 use muser_kernels::attention::KvLayout;
 use muser_kv::{PagePool, SequenceCache};
-use muser_model::{Executor, LoadError, LogitsWanted, ModelConfig, SequenceInput, read_config};
+use muser_model::{Forward, LoadError, LogitsWanted, ModelConfig, SequenceInput, read_config};
 
 use crate::failure::Failure;
 use crate::input::read_text;
@@ -49,13 +49,13 @@ pub fn run(args: &LogitsArgs, interrupt: &Interrupt) -> Result<(), Failure> {
 
 /// Computes the logits of every position of `prompt` on its own and hands them on in order.
 fn write_logits(
-    executor: &mut Executor,
+    executor: &mut dyn Forward,
     prompt: &[u32],
     layout: KvLayout,
     interrupt: &Interrupt,
     on_row: &mut dyn FnMut(&[f32]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let spec = executor.model().cache_spec(layout, prompt.len())?;
+    let spec = executor.spec().cache_spec(layout, prompt.len())?;
     let mut cache = SequenceCache::new(spec, PagePool::new(usize::MAX));
     for chunk in prompt.chunks(executor.rows_max()) {
         interrupt.check()?;

@@ -34,11 +34,11 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     let port = runtime.block_on(Port::open(args.listen)).map_err(cannot)?;
     let address = port.address().map_err(cannot)?;
     let files = model::open(args.model.as_deref(), &args.hub)?;
-    let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
-    let trained = executor.model().config().context;
+    let executor = model::executor(Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
+    let trained = executor.spec().config().context;
     let context = if args.ctx_size == 0 { trained } else { args.ctx_size as usize };
-    let (shape, identity) = shape(executor.model(), kv, context.min(trained))?;
-    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &executor, (kv, context))?;
+    let (shape, identity) = shape(&files, executor.spec(), kv, context.min(trained))?;
+    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), executor.spec(), (kv, context))?;
     let settings = EngineSettings {
         context,
         kv,

@@ -38,13 +38,13 @@ pub fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let loaded = Instant::now();
     let answer = answerer.answer(prompt, &text)?;
     let executor = answerer.engine().executor();
-    let cpu = executor.cpu();
+    let device = executor.device();
     tell("");
     tell(format_args!(
         "{} weights, {} kernels, {} threads, {} bytes of {kv:?} KV, seed {}",
-        bytes_of(executor.model().weight_bytes()),
-        cpu.kernels().name,
-        cpu.threads(),
+        bytes_of(executor.weight_bytes()),
+        device.kernels,
+        device.threads,
         answer.outcome.kv_bytes,
         answerer.seed(),
     ));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use muser_engine::engine::SubmitError;
 use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
-use muser_model::Executor;
+use muser_model::ModelSpec;
 use muser_server::{
     Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, RemotePrefill,
     RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
@@ -130,18 +130,18 @@ struct About {
 fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, About), Failure> {
     let files = model::open(args.model.as_deref(), &args.hub)?;
     let executor = model::executor(Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
-    let config = executor.model().config();
+    let config = executor.spec().config();
     let (vocab, context) = (config.vocab, args.context(config.context));
     let words = Words::load(&files.metadata(), vocab)?;
     let sampling = args.sampler.settings(args.temp, 0, words.tokenizer.end_of_generation_ids());
     // What every request would be refused for is said now.
     Sampler::new(sampling.clone(), vocab).map_err(SubmitError::Sampling)?;
     let defaults = ServiceSettings { sampling, ..app.settings.clone() };
-    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &executor, (kv, context))?;
+    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), executor.spec(), (kv, context))?;
     let membership = args.producers.cluster.as_deref().map(Membership::load).transpose()?;
     let remote = match &membership {
         Some(membership) => {
-            let (shape, identity) = shape(executor.model(), kv, context.min(executor.model().config().context))?;
+            let (shape, identity) = shape(&files, executor.spec(), kv, context.min(config.context))?;
             let (policy, file) = membership.policy(identity);
             let quarantine = membership.quarantine()?;
             let remotes = membership.remotes(&args.producers, &shape, &quarantine)?;
@@ -205,10 +205,10 @@ fn prefill(args: &ProducerArgs) -> PrefillSettings {
 pub(super) fn budget(
     args: &MemoryArgs,
     parallel: usize,
-    executor: &Executor,
+    model: &ModelSpec,
     (kv, context): (KvLayout, usize),
 ) -> Result<(usize, usize), Failure> {
-    let spec = executor.model().cache_spec(kv, context)?;
+    let spec = model.cache_spec(kv, context)?;
     let one = spec.most_pages(context, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
     let half = memory("MemTotal").and_then(|bytes| usize::try_from(bytes / 2).ok()).unwrap_or(usize::MAX);
     let budget = args.kv_memory.map_or_else(|| one.saturating_mul(parallel).min(half), |count| mib(count.get()));

@@ -9,6 +9,7 @@ use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::activations::{ActivationFormat, Activations as CpuActivations, FormatSet};
 use muser_kernels::attention::AttentionShape;
 use muser_kernels::cpu::{Cpu, CpuLimits, Kernels};
+use muser_kernels::rope::RopeTable;
 use muser_kernels::rows::{RowKernels, hadamard};
 
 use super::samples::activation_row;
@@ -32,8 +33,13 @@ impl Case {
     pub fn new(rows: usize, cols: usize, seed: u64) -> Self {
         let shape = AttentionShape::new(1, 1, 32).expect("a shape");
         let threads = NonZeroUsize::new(8).expect("not zero");
-        let cpu = Cpu::new(Kernels::detected(), threads, CpuLimits { cols_max: cols, attention: shape });
-        Self { rows, cols, cpu: cpu.expect("threads"), rng: fastrand::Rng::with_seed(seed) }
+        let angles = RopeTable::new(1e4, 32, 0, None).expect("a table");
+        let limits = CpuLimits { cols_max: cols, attention: shape, angles, context: rows };
+        let mut cpu = Cpu::new(Kernels::detected(), threads, limits).expect("threads");
+        let positions: Vec<u32> = (0..).take(rows).collect();
+        cpu.begin_step(&positions);
+        cpu.set_site(PLACE);
+        Self { rows, cols, cpu, rng: fastrand::Rng::with_seed(seed) }
     }
 
     /// Adversarial rows; of more than two, the second holds a value that is not finite.
@@ -54,9 +60,13 @@ impl Case {
     /// What the CPU makes of rows, and the rows it finds not to be finite.
     fn expected(&mut self, produce: impl Fn(&RowKernels, usize, &mut [f32]) + Sync) -> (CpuActivations, Vec<u32>) {
         let mut expected = CpuActivations::new(self.rows, self.cols);
-        let mut finite = vec![true; self.rows];
-        self.cpu.quantise_rows(&mut expected, self.cols, FormatSet::ALL, &mut finite, produce);
-        (expected, finite.into_iter().map(|fine| if fine { FINE } else { PLACE }).collect())
+        let positions: Vec<u32> = (0..).take(self.rows).collect();
+        self.cpu.begin_step(&positions);
+        self.cpu.set_site(PLACE);
+        self.cpu.quantise_rows(self.cols, FormatSet::ALL, &mut expected, produce);
+        let status = self.cpu.row_status().iter();
+        let status = status.map(|status| status.site().unwrap_or(FINE)).collect();
+        (expected, status)
     }
 }
 

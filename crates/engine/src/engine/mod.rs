@@ -38,7 +38,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use muser_kv::{CacheSpec, KvLayout, PagePool, PoolUse};
-use muser_model::{Executor, SequenceInput};
+use muser_model::{Forward, SequenceInput};
 
 use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
@@ -81,7 +81,7 @@ pub struct EngineSettings {
 /// Runs requests.
 #[derive(Debug)]
 pub struct Engine {
-    executor: Executor,
+    executor: Box<dyn Forward>,
     settings: EngineSettings,
     spec: Arc<CacheSpec>,
     pool: PagePool,
@@ -111,8 +111,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`] if the settings do not fit the model or the executor.
-    pub fn new(executor: Executor, settings: EngineSettings) -> Result<Self, EngineError> {
-        let config = executor.model().config();
+    pub fn new(executor: impl Forward + 'static, settings: EngineSettings) -> Result<Self, EngineError> {
+        let config = executor.spec().config();
         let (trained, vocab) = (config.context, config.vocab);
         if settings.context > trained {
             return Err(EngineError::ContextTooLong { wanted: settings.context, trained });
@@ -121,7 +121,7 @@ impl Engine {
         if running_max > rows_max {
             return Err(EngineError::TooManyRunning { running_max, rows_max });
         }
-        let spec = executor.model().cache_spec(settings.kv, settings.context)?;
+        let spec = executor.spec().cache_spec(settings.kv, settings.context)?;
         Ok(Self {
             // The budget is kept by `make_room`, which knows when it may be exceeded.
             pool: PagePool::new(usize::MAX),
@@ -135,7 +135,7 @@ impl Engine {
             plan: StepPlan::default(),
             workspace: SamplerWorkspace::new(vocab),
             buffers: StepBuffers::default(),
-            executor,
+            executor: Box::new(executor),
             settings,
         })
     }
@@ -191,9 +191,9 @@ impl Engine {
         self.prefixes.bytes()
     }
 
-    /// What runs the steps.
-    pub fn executor(&self) -> &Executor {
-        &self.executor
+    /// The model on its device.
+    pub fn executor(&self) -> &dyn Forward {
+        &*self.executor
     }
 
     /// The settings.
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     fn check(&self, request: &Request) -> Result<Sampler, SubmitError> {
-        let (vocab, max) = (self.executor.model().config().vocab, self.settings.context);
+        let (vocab, max) = (self.executor.spec().config().vocab, self.settings.context);
         let (prompt, context) = (request.prompt.len(), request.context);
         if request.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);

@@ -13,14 +13,18 @@ use muser_weights::gguf::ModelFiles;
 
 use crate::world::{LAYOUTS, Story, World, greedy, non_zero};
 
-fn model() -> Arc<Model> {
+fn files() -> Arc<ModelFiles> {
     let path: PathBuf =
         [env!("CARGO_MANIFEST_DIR"), "../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf"].iter().collect();
-    Arc::new(Model::load(Arc::new(ModelFiles::open(&path).unwrap()), non_zero(2)).unwrap())
+    Arc::new(ModelFiles::open(&path).unwrap())
+}
+
+fn model() -> Arc<Model> {
+    Arc::new(Model::load(files(), non_zero(2)).unwrap())
 }
 
 fn tokenizer(model: &Model) -> Tokenizer {
-    load_tokenizer(&model.files().metadata(), model.config().vocab).unwrap()
+    load_tokenizer(&files().metadata(), model.config().vocab).unwrap()
 }
 
 /// An engine for one request at a time, with steps of up to `chunk` rows.

@@ -25,8 +25,8 @@ pub struct AttentionLayer {
 pub struct SequenceRows<'a, P> {
     /// Its first row among the step's rows.
     pub first_row: usize,
-    /// Absolute position of each of its rows.
-    pub positions: &'a [u32],
+    /// Its rows in the step.
+    pub rows: usize,
     /// Absolute index of the first of `pages`.
     pub first_page: usize,
     /// Its pages in ascending order, those of the rows themselves included.
@@ -59,6 +59,7 @@ pub struct AttentionOutput {
     values: Vec<f32>,
     rows_padded: usize,
     group_dim: usize,
+    query_dim: usize,
 }
 
 impl AttentionOutput {
@@ -66,7 +67,13 @@ impl AttentionOutput {
     pub fn new(shape: &AttentionShape, rows_max: usize) -> Self {
         let group_dim = shape.heads_per_kv() * shape.head_dim();
         let rows = rows_max.next_multiple_of(JOB_ROWS);
-        Self { values: vec![0.0; shape.kv_heads() * rows * group_dim], rows_padded: rows, group_dim }
+        let query_dim = shape.kv_heads() * group_dim;
+        Self { values: vec![0.0; rows * query_dim], rows_padded: rows, group_dim, query_dim }
+    }
+
+    /// Elements of a row: query heads times elements per head.
+    pub(super) fn width(&self) -> usize {
+        self.query_dim
     }
 
     /// Copies row `row` into `out`, `[query_heads * head_dim]`.
@@ -79,8 +86,7 @@ impl AttentionOutput {
 }
 
 impl Cpu {
-    /// Rounds keys and values, `[rows, kv_heads * head_dim]` each, into their pages. Rows that are not finite are marked
-    /// in `finite`, one flag per row of the step.
+    /// Rounds keys and values, `[rows, kv_heads * head_dim]` each, into their pages. Rows that are not finite fail.
     ///
     /// # Panics
     /// If a page or a row has the wrong length.
@@ -89,7 +95,6 @@ impl Cpu {
         layer: &AttentionLayer,
         (keys, values): (&[f32], &[f32]),
         pages: impl Iterator<Item = WritablePage<'a>>,
-        finite: &mut [bool],
     ) {
         let store = self.kernels.attention.store_row;
         let dim = layer.shape.kv_heads() * layer.shape.head_dim();
@@ -115,13 +120,12 @@ impl Cpu {
                     }
                 }
             });
-            group.iter().flatten().filter_map(|(_, bad)| *bad).for_each(|row| finite[row] = false);
+            group.iter().flatten().filter_map(|(_, bad)| *bad).for_each(|row| self.rows.fail(row));
         }
     }
 
     /// Attends every row of a step over the pages of its sequence. `queries`: `[rows, query_heads * head_dim]`;
-    /// `sequences` gives the step's sequences by number, `None` past the last. Rows that are not finite are marked in
-    /// `finite`, one flag per row.
+    /// `sequences` gives the step's sequences by number, `None` past the last. Rows that are not finite fail.
     ///
     /// # Panics
     /// If a needed page is missing or a length is wrong.
@@ -131,12 +135,12 @@ impl Cpu {
         queries: &[f32],
         sequences: impl Fn(usize) -> Option<SequenceRows<'a, P>> + Sync,
         out: &mut AttentionOutput,
-        finite: &mut [bool],
     ) {
-        let Self { pool, kernels, workers, .. } = self;
+        let Self { pool, kernels, workers, rows: step, .. } = self;
+        let positions = step.positions.as_slice();
         let query_dim = layer.shape.query_heads() * layer.shape.head_dim();
         let group_dim = layer.shape.heads_per_kv() * layer.shape.head_dim();
-        let rows = finite.len();
+        let rows = step.count();
         let job_rows = JOB_ROWS.min(rows);
         let rows_padded = rows.next_multiple_of(job_rows);
         (out.rows_padded, out.group_dim) = (rows_padded, group_dim);
@@ -151,7 +155,7 @@ impl Cpu {
             let job_range = block * job_rows..((block + 1) * job_rows).min(rows);
             for sequence in (0..).map_while(&sequences) {
                 let first = job_range.start.max(sequence.first_row);
-                let end = job_range.end.min(sequence.first_row + sequence.positions.len());
+                let end = job_range.end.min(sequence.first_row + sequence.rows);
                 if first >= end {
                     continue;
                 }
@@ -162,13 +166,13 @@ impl Cpu {
                     window: layer.window,
                     page: &|page| sequence.page(page),
                     queries: &queries[first * query_dim..end * query_dim],
-                    positions: &sequence.positions[first - sequence.first_row..end - sequence.first_row],
+                    positions: &positions[first..end],
                 };
                 let part = &mut part[(first - job_range.start) * group_dim..(end - job_range.start) * group_dim];
                 attend_or_mark(attend, &job, worker, part, first);
             }
         });
-        workers.iter().flat_map(|worker| &worker.bad_rows).for_each(|&row| finite[row] = false);
+        workers.iter().flat_map(|worker| &worker.bad_rows).for_each(|&row| step.fail(row));
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Product<'a> {
     pub matrix: &'a Matrix,
     /// `[outputs]`, added to every row.
     pub bias: Option<&'a [f32]>,
-    /// `[rows, outputs]`.
+    /// `[rows, outputs]`, of which the front is written.
     pub out: &'a mut [f32],
 }
 
@@ -23,13 +23,13 @@ impl Cpu {
     /// Computes up to four products of the same activations in one parallel region.
     ///
     /// # Panics
-    /// If a length is wrong, or the activations lack the form a matrix needs.
+    /// If an output is too short, or the activations lack the form a matrix needs.
     pub fn matmul<const N: usize>(&mut self, activations: &Activations, products: [Product<'_>; N]) {
         let rows = activations.rows();
         let operands: [(&Matrix, Option<&[f32]>); N] = std::array::from_fn(|i| (products[i].matrix, products[i].bias));
         let mut outputs = products.map(|product| {
-            assert_eq!(product.out.len(), rows * product.matrix.rows(), "output of a matrix product");
-            pool::Matrix::new(product.out, product.matrix.rows())
+            let out = &mut product.out[..rows * product.matrix.rows()];
+            pool::Matrix::new(out, product.matrix.rows())
         });
         let panels: usize = operands.iter().map(|(matrix, _)| matrix.panels()).sum();
         let panels_per_job = if rows > 1 { 1 } else { (panels / (self.threads() * JOBS_PER_THREAD)).max(1) };

@@ -6,17 +6,22 @@
 mod attention;
 mod matmul;
 mod rows;
+mod step;
 
 use std::num::NonZeroUsize;
 
 pub use attention::{AttentionLayer, AttentionOutput, SequenceRows, WritablePage};
 pub use matmul::Product;
+pub use rows::{HeadPlacement, HeadTransform, LogitsBend, RowNorm};
+pub use step::RowStatus;
 
 use crate::attention::{AttentionKernels, AttentionScratch, AttentionShape};
 use crate::dot::DotKernels;
 use crate::matrix::PANEL_ROWS;
 use crate::pool::{Pool, PoolError};
+use crate::rope::RopeTable;
 use crate::rows::RowKernels;
+use step::StepRows;
 
 /// One implementation of all operations, for one instruction set.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +70,17 @@ impl Kernels {
     }
 }
 
-/// The widest rows a [`Cpu`] will be given: its buffers are allocated once.
-#[derive(Clone, Copy, Debug)]
+/// Sizes that a [`Cpu`] is made for: its buffers are allocated once.
+#[derive(Clone, Debug)]
 pub struct CpuLimits {
     /// Elements of the longest row that is normalised or quantised.
     pub cols_max: usize,
     /// Heads of every layer.
     pub attention: AttentionShape,
+    /// Rotary angles of the model, of any number of positions: the device extends the table as positions come.
+    pub angles: RopeTable,
+    /// Positions of the longest sequence.
+    pub context: usize,
 }
 
 /// Activation rows whose products with one panel are computed in one go.
@@ -83,6 +92,9 @@ pub struct Cpu {
     pool: Pool,
     kernels: Kernels,
     workers: Vec<Worker>,
+    rows: StepRows,
+    angles: RopeTable,
+    context: usize,
 }
 
 /// One thread's buffers.
@@ -110,7 +122,8 @@ impl Cpu {
             bad_rows: Vec::with_capacity(attention::JOB_ROWS),
         };
         let workers = (0..threads.get().min(Pool::THREADS_MAX)).map(|_| worker()).collect();
-        Ok(Self { pool: Pool::new(threads)?, kernels, workers })
+        let CpuLimits { angles, context, .. } = limits;
+        Ok(Self { pool: Pool::new(threads)?, kernels, workers, rows: StepRows::default(), angles, context })
     }
 
     /// The instruction set in use, by name.

@@ -18,6 +18,8 @@ pub struct Case {
 }
 
 const TOP: usize = 3;
+/// The token that ends a text of the shipped model, `<|endoftext|>`: never drawn, so that every answer goes on to its limit.
+const END: u32 = 0;
 /// The context of the server that is asked.
 pub const CONTEXT: usize = 256;
 
@@ -32,18 +34,16 @@ impl Case {
         let prompts = (0..count).map(|index| [beginnings[index % 5].as_slice(), &ids(1 + index * 7 % 50)].concat());
         let prompts: Vec<Vec<u32>> = prompts.collect();
         let mut solo = Solo::new(model, CONTEXT);
-        prompts.into_iter().map(|prompt| Self::of(&mut solo, model, prompt, random)).collect()
+        prompts.into_iter().map(|prompt| Self::of(&mut solo, prompt, random)).collect()
     }
 
-    fn of(solo: &mut Solo, model: &Model, prompt: Vec<u32>, random: &mut fastrand::Rng) -> Self {
-        // Whatever the answer is, it goes on to its limit: no end of a text is drawn.
-        let end = model.files().metadata().u32("tokenizer.ggml.eos_token_id").unwrap();
+    fn of(solo: &mut Solo, prompt: Vec<u32>, random: &mut fastrand::Rng) -> Self {
         let limit = if random.u32(..8) == 0 { CONTEXT } else { random.usize(1..40) };
         let drawn = random.bool();
         let sampling = SamplingSettings {
             seed: random.u64(..1 << 50),
             temperature: if drawn { 0.9 } else { 0.0 },
-            logit_bias: vec![LogitBias { token: end, bias: f32::NEG_INFINITY }],
+            logit_bias: vec![LogitBias { token: END, bias: f32::NEG_INFINITY }],
             repeat_penalty: if random.bool() { 1.25 } else { 1.0 },
             top_k: 40,
             top_p: 0.75,
@@ -51,7 +51,7 @@ impl Case {
         };
         let body = json!({
             "prompt": prompt, "n_predict": limit, "n_probs": TOP, "return_tokens": true, "seed": sampling.seed,
-            "temperature": sampling.temperature, "logit_bias": [[end, false]],
+            "temperature": sampling.temperature, "logit_bias": [[END, false]],
             "repeat_penalty": sampling.repeat_penalty, "top_k": 40, "top_p": 0.75, "min_p": 0,
         });
         let wanted = LogprobsWanted { count: TOP, stage: LogprobsStage::Model };

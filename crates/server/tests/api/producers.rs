@@ -45,7 +45,7 @@ fn now() -> u64 {
 impl Cluster {
     fn new() -> Self {
         let model = shipped();
-        let identity = Identity::new(&FileDigest::compute(model.files()).unwrap(), model.config(), KvLayout::Q8);
+        let identity = Identity::new(&FileDigest::compute(&model.files).unwrap(), model.config(), KvLayout::Q8);
         let shape = Shape::new(model.cache_spec(KvLayout::Q8, CONTEXT).unwrap(), identity).unwrap();
         let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now()).unwrap();
         let (folder, keys) = (tempfile::tempdir().unwrap(), KeyRing::generate(now()).unwrap());
@@ -70,7 +70,7 @@ impl Cluster {
         let acceptor = Acceptor::new(&identity, lane, Wanted { role: Role::Decoder, id: None }).unwrap();
         let member = Member::new(identity.facts(), &self.keys, &self.shape).unwrap();
         let (one, rows) = (NonZeroUsize::MIN, NonZeroUsize::new(ROWS).unwrap());
-        let executor = Executor::new(shipped(), Kernels::detected(), one, rows).unwrap();
+        let executor = Executor::new(Arc::clone(&shipped()), Kernels::detected(), one, rows).unwrap();
         let settings = EngineSettings {
             context: CONTEXT,
             kv: KvLayout::Q8,

@@ -23,7 +23,7 @@ static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-
 /// How a test's server differs from others.
 #[derive(Clone)]
 pub struct Setup {
-    pub model: Arc<Model>,
+    pub model: Arc<Loaded>,
     pub context: usize,
     pub slots: usize,
     pub waiting_max: usize,
@@ -45,19 +45,36 @@ pub struct World {
 }
 
 /// The model that ships with the program.
-pub fn shipped() -> Arc<Model> {
-    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+pub fn shipped() -> Arc<Loaded> {
+    static MODEL: OnceLock<Arc<Loaded>> = OnceLock::new();
     Arc::clone(MODEL.get_or_init(|| load(SHIPPED.to_vec())))
 }
 
+/// A model, and the file it was loaded from.
+pub struct Loaded {
+    model: Arc<Model>,
+    /// Metadata and tensors.
+    pub files: Arc<ModelFiles>,
+}
+
+impl std::ops::Deref for Loaded {
+    type Target = Arc<Model>;
+
+    fn deref(&self) -> &Arc<Model> {
+        &self.model
+    }
+}
+
 /// The model in a file's bytes.
-pub fn load(bytes: Vec<u8>) -> Arc<Model> {
-    Arc::new(Model::load(Arc::new(ModelFiles::from_bytes(bytes).unwrap()), NonZeroUsize::MIN).unwrap())
+pub fn load(bytes: Vec<u8>) -> Arc<Loaded> {
+    let files = Arc::new(ModelFiles::from_bytes(bytes).unwrap());
+    let model = Arc::new(Model::load(Arc::clone(&files), NonZeroUsize::MIN).unwrap());
+    Arc::new(Loaded { model, files })
 }
 
 impl Setup {
     /// A small server on `model`: two slots, a context of 512.
-    pub fn of(model: Arc<Model>) -> Self {
+    pub fn of(model: Arc<Loaded>) -> Self {
         let service = ServiceSettings {
             alias: "test-model".into(),
             model_path: None,
@@ -232,8 +249,8 @@ pub fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
 /// What answers, and the thread that ends with it.
 pub fn service(setup: Setup) -> (Service, JoinHandle<()>) {
     let rows = NonZeroUsize::new(128).unwrap();
-    let executor = Executor::new(Arc::clone(&setup.model), Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
-    let words = Words::load(&setup.model.files().metadata(), setup.model.config().vocab).unwrap();
+    let executor = Executor::new(Arc::clone(&**setup.model), Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
+    let words = Words::load(&setup.model.files.metadata(), setup.model.config().vocab).unwrap();
     let settings = EngineSettings {
         context: setup.context,
         kv: KvLayout::Q8,
