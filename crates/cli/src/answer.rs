@@ -98,6 +98,7 @@ impl<'a> Answerer<'a> {
                 Event::Started { .. }
                 | Event::PrefillProgress { .. }
                 | Event::Preempted { .. }
+                | Event::Resumed { .. }
                 | Event::Audited { .. } => {}
             })?;
             // False, and nobody was interrupted, if this step was the last one anyway.

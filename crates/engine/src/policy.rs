@@ -1,8 +1,10 @@
 //! Who computes how many rows in the next step. Pure arithmetic: it decides when a row is computed, never what.
 //!
-//! Decode comes first: every running sequence that waits for its next token gets its row in every step. What is left of the
-//! step goes to prefill, first come, first served, in chunks that are short while somebody decodes, because everybody waits
-//! for the whole step.
+//! Decode comes first: every running sequence that waits for its next token gets its row in every step. Prefill gets a chunk
+//! of rows, which is short while somebody waits for a token, because everybody waits for the whole step. Prompts share the
+//! chunk: the oldest has half of it, so that none starves and none takes more than twice as many rows' time as alone; the
+//! rest goes to the others, the one with the fewest missing rows first, so that a short prompt is done within a few steps
+//! whatever runs beside it.
 
 use std::num::NonZeroUsize;
 
@@ -20,7 +22,8 @@ pub enum WorkClass {
 pub struct ChunkRows {
     /// Rows when nobody decodes.
     pub alone: NonZeroUsize,
-    /// Rows while somebody decodes; the same as `alone` means that prefill does not yield.
+    /// Rows while somebody decodes, and beside prompts that lack no more than these; the same as `alone` means that prefill
+    /// does not yield.
     pub while_decoding: NonZeroUsize,
 }
 
@@ -37,7 +40,6 @@ pub(crate) struct Work {
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) work: Vec<Work>,
-    prefill_rows_left: usize,
 }
 
 impl ChunkRows {
@@ -45,33 +47,47 @@ impl ChunkRows {
     pub const DEFAULT: Self =
         Self { alone: NonZeroUsize::new(512).unwrap(), while_decoding: NonZeroUsize::new(64).unwrap() };
 
-    /// The most rows of prefill in a step of at most `rows_max` rows beside `decoders` decode rows.
-    fn beside(&self, decoders: usize, rows_max: usize) -> usize {
-        let chunk = if decoders > 0 { self.while_decoding } else { self.alone };
-        chunk.get().min(rows_max - decoders)
+    /// Rows of prefill in a step of at most `rows_max` rows beside `decoders` decode rows, for prompts that lack so many. A
+    /// prompt that can end in this step waits for all of it as a decoder does: the others then get a short chunk.
+    fn beside(&self, decoders: usize, prompts: &[Work], rows_max: usize) -> usize {
+        let short = self.while_decoding.get();
+        let ending: usize = prompts.iter().map(|prompt| prompt.rows).filter(|rows| *rows <= short).sum();
+        let chunk = match (decoders, ending, prompts.len()) {
+            (0, 0, _) | (0, _, 1) => self.alone.get(),
+            (0, ..) => self.alone.get().min(ending + short),
+            _ => short,
+        };
+        chunk.min(rows_max - decoders)
     }
 }
 
 impl StepPlan {
-    /// Starts a step with one decode row for each of `decoders`, which are at most `rows_max`.
-    pub(crate) fn start(&mut self, decoders: impl Iterator<Item = usize>, chunk: ChunkRows, rows_max: usize) {
+    /// Plans a step of at most `rows_max` rows: one for each of `decoders`, of which there are no more, and a chunk for
+    /// `prompts`, which are sequences with the rows that each could use, the oldest first.
+    pub(crate) fn share_out(
+        &mut self,
+        decoders: impl Iterator<Item = usize>,
+        prompts: impl Iterator<Item = (usize, usize)>,
+        chunk: ChunkRows,
+        rows_max: usize,
+    ) {
         self.work.clear();
         self.work.extend(decoders.map(|sequence| Work { sequence, class: WorkClass::Decode, rows: 1 }));
-        self.prefill_rows_left = chunk.beside(self.work.len(), rows_max);
-    }
-
-    /// Gives `sequence` as many of the rows left as it `wants`.
-    pub(crate) fn prefill(&mut self, sequence: usize, wants: usize) {
-        let rows = wants.min(self.prefill_rows_left);
-        if rows > 0 {
-            self.work.push(Work { sequence, class: WorkClass::Prefill, rows });
-            self.prefill_rows_left -= rows;
+        let decode_rows = self.work.len();
+        self.work.extend(prompts.map(|(sequence, rows)| Work { sequence, class: WorkClass::Prefill, rows }));
+        let prompts = &mut self.work[decode_rows..];
+        let mut left = chunk.beside(decode_rows, prompts, rows_max);
+        let Some(&Work { sequence: oldest, rows, .. }) = prompts.first() else { return };
+        let mut reserved = rows.min(left.div_ceil(2));
+        prompts.sort_unstable_by_key(|work| (work.rows, work.sequence));
+        for work in prompts {
+            if work.sequence == oldest {
+                reserved = 0;
+            }
+            work.rows = work.rows.min(left - reserved);
+            left -= work.rows;
         }
-    }
-
-    /// Whether the step has room for more prefill.
-    pub(crate) fn has_room(&self) -> bool {
-        self.prefill_rows_left > 0
+        self.work.retain(|work| work.rows > 0);
     }
 
     /// Takes away the work of a sequence that no longer runs.
@@ -94,14 +110,15 @@ pub(crate) fn has_pages(promised: usize, wanted: usize, pages: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn plan(decoders: usize, wants: &[usize], rows_max: usize) -> Vec<usize> {
+    /// Rows that each of the prompts gets, which lack so many.
+    fn plan(decoders: usize, missing: &[usize], rows_max: usize) -> Vec<usize> {
         let mut plan = StepPlan::default();
-        plan.start(0..decoders, ChunkRows::DEFAULT, rows_max);
-        for (index, &rows) in wants.iter().enumerate() {
-            plan.prefill(decoders + index, rows);
-        }
+        let prompts = missing.iter().enumerate().map(|(index, rows)| (decoders + index, *rows));
+        plan.share_out(0..decoders, prompts, ChunkRows::DEFAULT, rows_max);
         assert_eq!(plan.rows_of(WorkClass::Decode), decoders);
-        plan.work.iter().filter(|work| work.class == WorkClass::Prefill).map(|work| work.rows).collect()
+        assert!(plan.work.iter().all(|work| work.rows > 0));
+        let of = |sequence| plan.work.iter().filter(move |work| work.sequence == sequence).map(|work| work.rows).sum();
+        (decoders..decoders + missing.len()).map(of).collect()
     }
 
     #[test]
@@ -112,15 +129,38 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_chunk_goes_to_the_next_in_line() {
-        assert_eq!(plan(0, &[100, 300, 400, 9], 1000), [100, 300, 112]);
-        assert_eq!(plan(2, &[64, 300], 1000), [64]);
+    fn the_oldest_prompt_has_half_of_the_chunk_and_the_rest_goes_to_the_shortest_first() {
+        assert_eq!(plan(0, &[4000, 3000], 1000), [256, 256]);
+        assert_eq!(plan(0, &[4000, 3000, 200], 1000), [256, 56, 200]);
+        assert_eq!(plan(0, &[4000, 200, 200, 200], 1000), [256, 200, 56, 0]);
+        assert_eq!(plan(2, &[4000, 3000, 2000], 1000), [32, 0, 32]);
+    }
+
+    #[test]
+    fn rows_that_the_others_do_not_need_go_to_the_oldest_and_the_other_way_round() {
+        assert_eq!(plan(0, &[4000, 100], 1000), [412, 100]);
+        assert_eq!(plan(0, &[100, 4000], 1000), [100, 412]);
+        assert_eq!(plan(1, &[4000, 20], 1000), [44, 20]);
+        assert_eq!(plan(2, &[64, 300], 1000), [64, 0]);
+        assert_eq!(plan(2, &[40, 40], 1000), [40, 24]);
+        assert_eq!(plan(0, &[100, 90], 1000), [100, 90]);
+    }
+
+    #[test]
+    fn prompts_that_can_end_in_this_step_do_not_wait_for_a_long_chunk_of_another() {
+        assert_eq!(plan(0, &[4000, 20], 1000), [64, 20]);
+        assert_eq!(plan(0, &[4000, 40, 10], 1000), [64, 40, 10]);
+        assert_eq!(plan(0, &[20, 4000], 1000), [20, 64]);
+        assert_eq!(plan(0, &[20, 30], 1000), [20, 30]);
+        assert_eq!(plan(0, &[20], 1000), [20]);
+        assert_eq!(plan(0, &[4000, 65], 1000), [447, 65]);
     }
 
     #[test]
     fn a_step_never_exceeds_the_rows_it_may_have() {
         assert_eq!(plan(0, &[4000], 100), [100]);
         assert_eq!(plan(90, &[4000], 100), [10]);
-        assert!(plan(100, &[4000], 100).is_empty());
+        assert_eq!(plan(99, &[4000, 20], 100), [1, 0]);
+        assert_eq!(plan(100, &[4000, 20], 100), [0, 0]);
     }
 }

@@ -179,7 +179,6 @@ impl Requests {
         let (id, what) = match event {
             Event::Started { id, reused } => (id, What::Started { reused, slot: self.occupy(id) }),
             Event::PrefillProgress { id, computed, total, pages } => {
-                self.occupy(id);
                 let export = self.open.get_mut(&id).and_then(|open| open.export.as_mut());
                 match export.zip(pages).map_or(Ok(Vec::new()), |(export, pages)| export.ready(computed, pages)) {
                     Ok(pages) => (id, What::Progress { computed, total, pages }),
@@ -194,6 +193,10 @@ impl Requests {
             Event::Preempted { id } => {
                 self.totals.preemptions += 1;
                 self.release(id);
+                return;
+            }
+            Event::Resumed { id } => {
+                self.occupy(id);
                 return;
             }
             Event::Finished { id, outcome } => (id, What::Finished(outcome)),
@@ -221,6 +224,7 @@ impl Requests {
         let (Event::Started { id, .. }
         | Event::PrefillProgress { id, .. }
         | Event::Preempted { id }
+        | Event::Resumed { id }
         | Event::Audited { id, .. }
         | Event::Finished { id, .. }) = *event
         else {
@@ -230,6 +234,10 @@ impl Requests {
         match *event {
             Event::Started { reused: computed, .. } | Event::PrefillProgress { computed, .. } => {
                 open.task.computed_tokens = computed;
+                self.occupy(id);
+                return true;
+            }
+            Event::Resumed { .. } => {
                 self.occupy(id);
                 return true;
             }

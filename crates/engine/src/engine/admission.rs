@@ -19,15 +19,9 @@ struct Admission {
 }
 
 impl Engine {
-    /// Plans the step: decode rows, then prefill in order, starting waiting requests while rows are left.
+    /// Starts waiting requests while there is room for them, and plans the step.
     pub(super) fn hand_out_rows(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
-        let running = || self.running.iter().enumerate();
-        let decoders = running().filter(|(_, running)| running.decodes()).map(|(index, _)| index);
-        self.plan.start(decoders, self.settings.chunk, self.executor.rows_max());
-        for (index, running) in running().filter(|(_, running)| !running.decodes()) {
-            self.plan.prefill(index, running.prefill_rows());
-        }
-        while self.plan.has_room() && self.running.len() < self.settings.running_max.get() {
+        while self.running.len() < self.settings.running_max.get() {
             let Some(mut sequence) = self.waiting.pop_front() else { break };
             match self.admit(&mut sequence) {
                 Some(admission) => self.start(sequence, admission, on_event),
@@ -37,6 +31,11 @@ impl Engine {
                 }
             }
         }
+        let running = || self.running.iter().enumerate();
+        let decoders = running().filter(|(_, running)| running.decodes()).map(|(index, _)| index);
+        let prompts = running().filter(|(_, running)| !running.decodes());
+        let prompts = prompts.map(|(index, running)| (index, running.prefill_rows()));
+        self.plan.share_out(decoders, prompts, self.settings.chunk, self.executor.rows_max());
     }
 
     /// Makes sure that the planned rows find their pages: first by giving up kept prefixes, then by interrupting the
@@ -97,10 +96,10 @@ impl Engine {
         if sequence.reused.is_none() {
             sequence.reused = Some(cache.rows());
             on_event(Event::Started { id: sequence.id, reused: cache.rows() });
+        } else {
+            on_event(Event::Resumed { id: sequence.id });
         }
-        let running = Running { sequence, cache, shared_pages, landmark, chosen: None, failure: None };
-        self.plan.prefill(self.running.len(), running.prefill_rows());
-        self.running.push(running);
+        self.running.push(Running { sequence, cache, shared_pages, landmark, chosen: None, failure: None });
     }
 
     /// What was installed for a sequence, if it is trusted still.

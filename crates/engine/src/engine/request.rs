@@ -174,6 +174,11 @@ pub enum Event<'a> {
         /// The request.
         id: RequestId,
     },
+    /// A request that waited again runs again.
+    Resumed {
+        /// The request.
+        id: RequestId,
+    },
     /// The request is done.
     Finished {
         /// The request.

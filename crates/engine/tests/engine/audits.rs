@@ -305,7 +305,7 @@ fn company_interruptions_and_cancellations_change_no_verdict_and_no_answer() {
             budget_bytes: pages(&model, kv, budget),
             prefix_bytes_max: pages(&model, kv, 4),
             installed_bytes_max: 1 << 28,
-            chunk: ChunkRows { alone: non_zero(96), while_decoding: non_zero(3) },
+            chunk: ChunkRows { alone: non_zero(96), while_decoding: non_zero(1) },
             ..roomy(kv)
         };
         let (mut world, mut alone) = (World::new(&model, settings), Solo::new(&model, kv));
@@ -329,6 +329,15 @@ fn company_interruptions_and_cancellations_change_no_verdict_and_no_answer() {
                 world.engine.cancel(audits.remove(random.usize(..audits.len())).0);
             }
         }
+        world.finish();
+        // They outgrow the memory long before the audit, which gets a row a step, is done.
+        for _ in 0..3 {
+            let request = greedy(&random_tokens(&mut random, 20), 330);
+            requests.push((world.submit(request.clone()), request));
+        }
+        world.step();
+        let audit = audit(&mut world, &model, &honest, 2..7);
+        audits.push((world.engine.submit_audit(audit).unwrap(), true));
         world.finish();
         for (id, is_honest) in &audits {
             match world.stories[id].verdict.unwrap() {

@@ -70,19 +70,65 @@ fn yielding_can_be_switched_off() {
 }
 
 #[test]
-fn prompts_are_computed_first_come_first_served_and_a_short_rest_shares_its_chunk() {
+fn prompts_share_a_chunk_and_the_shortest_is_done_first() {
     let mut world = World::new(&llama(), roomy(KvLayout::Q8));
-    let ids = [150, 100, 10].map(|length| world.submit(greedy(&prompt(length as u64, length), 0)));
-    let computed = |world: &World| {
-        ids.map(|id| world.stories.get(&id).and_then(|story| story.computed.last().copied()).unwrap_or(0))
-    };
-    world.step();
-    assert_eq!((computed(&world), world.engine.running(), world.engine.waiting()), ([96, 0, 0], 1, 2));
-    world.step();
-    assert_eq!((computed(&world), world.engine.running(), world.engine.waiting()), ([150, 42, 0], 1, 1));
-    world.step();
-    assert_eq!((computed(&world), world.engine.has_work()), ([150, 100, 10], false));
+    let ids = [400, 120, 30].map(|length| world.submit(greedy(&prompt(length as u64, length), 0)));
+    let computed =
+        |world: &World| ids.map(|id| world.stories.get(&id).and_then(|story| story.computed.last().copied()));
+    // Half of the 96 rows for the oldest, the rest for the shortest first; 16 beside the last 6 of the second.
+    let steps =
+        [[48, 18, 30], [96, 66, 30], [144, 114, 30], [160, 120, 30], [256, 120, 30], [352, 120, 30], [400, 120, 30]];
+    for rows in steps {
+        world.step();
+        assert_eq!(computed(&world), rows.map(Some));
+    }
+    assert!(!world.engine.has_work());
     assert!(ids.iter().all(|id| world.stories[id].outcome.unwrap().finish == Finish::Limit));
+}
+
+/// Steps until the first token of a prompt of `length` tokens that comes while prompts of `beside` tokens are computed.
+fn steps_to_first_token(beside: &[usize], length: usize) -> (usize, World) {
+    let mut world = World::new(&llama(), roomy(KvLayout::Q8));
+    for (seed, &other) in (10..).zip(beside) {
+        world.submit(greedy(&prompt(seed, other), 1));
+    }
+    world.step();
+    let id = world.submit(greedy(&prompt(1, length), 1));
+    let mut steps = 0;
+    while world.stories.get(&id).is_none_or(|story| story.tokens.is_empty()) {
+        world.step();
+        steps += 1;
+    }
+    (steps, world)
+}
+
+#[test]
+fn a_short_prompt_beside_long_ones_has_its_first_token_after_a_few_steps() {
+    // 96 rows a step; the longest needs ten steps alone.
+    for beside in [&[960][..], &[960, 900], &[960, 900, 800, 700]] {
+        for (length, steps) in [(1, 1), (16, 1), (40, 1), (48, 1), (49, 2), (96, 2), (140, 3)] {
+            let (found, world) = steps_to_first_token(beside, length);
+            assert_eq!(found, steps, "{length} tokens beside {beside:?}");
+            assert_eq!(world.stories.values().filter(|story| story.tokens.is_empty()).count(), beside.len());
+        }
+    }
+}
+
+#[test]
+fn short_prompts_without_end_slow_a_long_one_down_by_no_more_than_half() {
+    let mut world = World::new(&llama(), roomy(KvLayout::Q8));
+    let long = world.submit(greedy(&prompt(1, 960), 1));
+    let (mut rows, mut seed) = (0, 100);
+    while world.stories.get(&long).is_none_or(|story| story.tokens.is_empty()) {
+        // There are always some that wait.
+        while world.engine.waiting() < 8 {
+            world.submit(greedy(&prompt(seed, 40), 0));
+            seed += 1;
+        }
+        rows += world.step().prefill_rows;
+        assert!(rows <= 2 * 960 + 96, "{rows} rows were computed, and not yet 960 of the oldest prompt");
+    }
+    assert!(seed > 110, "there was no company");
 }
 
 #[test]

@@ -219,12 +219,12 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
         Event::PrefillProgress { id, computed, total, .. } => {
             assert!(computed <= total);
             let story = stories.get_mut(&id).unwrap();
-            story.waits_again = false;
+            assert!(!story.waits_again, "{id:?} is computed while it waits");
             story.computed.push(computed);
         }
         Event::Token(event) => {
             let story = stories.get_mut(&event.id).unwrap();
-            story.waits_again = false;
+            assert!(!story.waits_again, "{:?} is computed while it waits", event.id);
             story.tokens.push(event.token);
             story.logits.extend(event.logits.iter().map(|z| z.to_bits()));
             if let Some(logprobs) = event.logprobs {
@@ -237,6 +237,10 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
             let story = stories.get_mut(&id).unwrap();
             story.waits_again = true;
             story.preempted += 1;
+        }
+        Event::Resumed { id } => {
+            let story = stories.get_mut(&id).unwrap();
+            assert!(std::mem::take(&mut story.waits_again), "{id:?} did not wait");
         }
         Event::Finished { id, outcome } => {
             let story = stories.entry(id).or_default();
