@@ -1,6 +1,6 @@
 //! Prompts as clients write them: text, token ids, both in a row, or several prompts.
 
-use muser_text::{Specials, Tokenizer};
+use muser_text::{ControlTokens, Specials, Tokenizer};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -14,15 +14,46 @@ use crate::error::ApiError;
 /// # Errors
 /// If it is something else, an id is no token, or there is no prompt.
 pub fn prompts(tokenizer: &Tokenizer, field: &'static str, value: &Value) -> Result<Vec<Vec<u32>>, ApiError> {
-    let several = |values: &[Value]| {
-        !values.is_empty() && (values.iter().all(Value::is_string) || values.iter().all(Value::is_array))
-    };
+    each(value).iter().map(|value| one_prompt(tokenizer, field, value)).collect()
+}
+
+/// The prompts of [`prompts`], which gave them `ids`, as the client wrote them: text as it is, whatever the tokenizer made of
+/// it, ids as what they stand for, and the BOS that was put before.
+pub fn as_written(tokenizer: &Tokenizer, value: &Value, ids: &[Vec<u32>]) -> Vec<String> {
+    each(value).iter().zip(ids).map(|(value, ids)| one_as_written(tokenizer, value, ids)).collect()
+}
+
+/// The values of the single prompts.
+fn each(value: &Value) -> &[Value] {
     match value {
-        Value::Array(values) if several(values) => {
-            values.iter().map(|value| one_prompt(tokenizer, field, value)).collect()
+        Value::Array(values) if values.iter().all(Value::is_string) || values.iter().all(Value::is_array) => {
+            if values.is_empty() { std::slice::from_ref(value) } else { values }
         }
-        one => Ok(vec![one_prompt(tokenizer, field, one)?]),
+        one => std::slice::from_ref(one),
     }
+}
+
+fn one_as_written(tokenizer: &Tokenizer, value: &Value, ids: &[u32]) -> String {
+    let spelled = |ids: &[u32]| tokenizer.decode(ids, ControlTokens::Show).unwrap_or_default();
+    let parts = if let Value::Array(parts) = value { parts } else { std::slice::from_ref(value) };
+    let mut written = Vec::new();
+    if let (Some(Value::String(text)), Some(bos)) =
+        (parts.first(), ids.first().filter(|id| tokenizer.bos() == Some(**id)))
+    {
+        let bos = spelled(&[*bos]);
+        // Unless the client put it there.
+        written.extend(if text.as_bytes().starts_with(&bos) { Vec::new() } else { bos });
+    }
+    for part in parts {
+        match part {
+            Value::String(text) => written.extend_from_slice(text.as_bytes()),
+            id => {
+                let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
+                written.extend(spelled(id.as_slice()));
+            }
+        }
+    }
+    String::from_utf8_lossy(&written).into_owned()
 }
 
 fn one_prompt(tokenizer: &Tokenizer, field: &'static str, value: &Value) -> Result<Vec<u32>, ApiError> {

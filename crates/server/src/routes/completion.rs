@@ -7,7 +7,6 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
-use muser_text::ControlTokens;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -17,7 +16,7 @@ use crate::generation::{Ending, Generation, Happening, Progress, Stop};
 use crate::options::Options;
 use crate::pool::Load;
 use crate::probabilities;
-use crate::prompt::prompts;
+use crate::prompt::{as_written, prompts};
 use crate::service::Service;
 use crate::stream::{Collected, Dialect, collect, respond};
 use crate::text::Piece;
@@ -25,6 +24,10 @@ use crate::text::Piece;
 /// How this route answers.
 struct Native {
     service: Arc<Service>,
+    /// The prompts as the client wrote them.
+    prompts: Vec<String>,
+    /// Answers to each prompt.
+    answers: usize,
     return_tokens: bool,
     return_progress: bool,
     timings_per_token: bool,
@@ -62,8 +65,10 @@ fn read(service: &Arc<Service>, body: &[u8]) -> Result<Asked, ApiError> {
     let prompt: Value = fields.require("prompt")?;
     let options = Options::take(&mut fields, service)?;
     let logprobs = take_logprobs(&mut fields)?;
-    let native = Native {
+    let mut native = Native {
         service: Arc::clone(service),
+        prompts: Vec::new(),
+        answers: options.answers,
         return_tokens: fields.take("return_tokens")?.unwrap_or(false),
         return_progress: options.return_progress,
         timings_per_token: options.timings_per_token,
@@ -73,6 +78,7 @@ fn read(service: &Arc<Service>, body: &[u8]) -> Result<Asked, ApiError> {
     fields.accept(&["model"]);
     fields.finish()?;
     let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
+    native.prompts = as_written(service.tokenizer(), &prompt, &prompts);
     Ok(Asked { prompts, options, logprobs, native })
 }
 
@@ -154,9 +160,8 @@ impl Native {
 
     /// The object that ends an answer; `piece` is what it contains itself.
     fn last(&self, index: usize, generation: &Generation, piece: &Piece, stop: &Stop) -> Value {
-        let (usage, plan) = (generation.usage(), generation.plan());
+        let usage = generation.usage();
         let ids: &[_] = if self.return_tokens { &piece.tokens } else { &[] };
-        let prompt = self.service.tokenizer().decode(&plan.prompt, ControlTokens::Show);
         let (stop_type, word) = match stop {
             Stop::EndOfGeneration => ("eos", ""),
             Stop::Limit | Stop::ContextFull => ("limit", ""),
@@ -172,7 +177,7 @@ impl Native {
             "tokens_predicted": usage.generated,
             "tokens_evaluated": usage.prompt,
             "generation_settings": generation_settings(&self.service, generation),
-            "prompt": String::from_utf8_lossy(&prompt.unwrap_or_default()),
+            "prompt": self.prompts.get(index / self.answers.max(1)),
             "truncated": *stop == Stop::ContextFull,
             "stop_type": stop_type,
             "stopping_word": word,

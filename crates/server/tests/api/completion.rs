@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::World;
+use crate::world::{SHIPPED, Setup, World, load};
 
 #[test]
 fn a_stream_tells_what_the_whole_answer_tells() {
@@ -47,4 +47,26 @@ fn what_a_request_gets_wrong_is_named_and_the_next_one_is_answered() {
         assert_eq!(answer["tokens_predicted"], 1);
     }
     assert_eq!(world.get("/health").ok(), json!({"status": "ok"}));
+}
+
+#[test]
+fn a_prompt_comes_back_as_it_was_written_where_the_tokenizer_composes_text() {
+    let mut file = SHIPPED.to_vec();
+    let (pre, qwen) = (b"smollm", b"qwen35");
+    let at = file.windows(pre.len()).position(|bytes| bytes == pre).unwrap();
+    file[at..at + qwen.len()].copy_from_slice(qwen);
+    let world = World::start(Setup::of(load(file)));
+    let ask = |prompt: serde_json::Value| world.post("/completion", &json!({"prompt": prompt, "n_predict": 1})).ok();
+    let (typed, composed) = ("Cafe\u{301} ", "Caf\u{e9} ");
+    assert_eq!(ask(json!(typed))["prompt"], typed);
+    assert_eq!(ask(json!(typed))["tokens_evaluated"], ask(json!(composed))["tokens_evaluated"]);
+    let ids = world.post("/tokenize", &json!({"content": composed})).ok()["tokens"].clone();
+    assert_eq!(world.post("/tokenize", &json!({"content": typed})).ok()["tokens"], ids);
+    assert_eq!(ask(ids.clone())["prompt"], composed);
+    let mixed = json!([typed, ids[0], typed]);
+    let first = world.post("/detokenize", &json!({"tokens": [ids[0]]})).ok()["content"].clone();
+    assert_eq!(ask(mixed)["prompt"], format!("{typed}{}{typed}", first.as_str().unwrap()));
+    let several = world.post("/completion", &json!({"prompt": ["a", typed], "n_predict": 1, "n": 2})).ok();
+    let prompts: Vec<_> = several.as_array().unwrap().iter().map(|answer| answer["prompt"].clone()).collect();
+    assert_eq!(prompts, ["a", "a", typed, typed]);
 }

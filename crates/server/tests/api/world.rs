@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::client::{Answer, Pending, begin, send};
 
-static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
+pub static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
 /// How a test's server differs from others.
 #[derive(Clone)]
