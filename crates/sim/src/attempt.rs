@@ -200,6 +200,8 @@ impl End {
                 matches!(self, Self::Failed(Failure::Frame(_) | Failure::Ended(_)))
                     || refused(&[RefuseCode::Protocol])
                     || told(RefuseCode::Protocol)
+                    // A length that grew, of a request.
+                    || told(RefuseCode::TooLong)
             }
             Excuse::Busy => refused(&[RefuseCode::Busy]),
             Excuse::Claim => refused(&[RefuseCode::StaleClaim]),

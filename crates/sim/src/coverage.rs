@@ -194,8 +194,8 @@ pub(crate) fn mark_of_failure(failure: &Failure) -> Option<Mark> {
         Failure::Mac(_) => Mark::FailedMac,
         Failure::Key(_) => Mark::FailedKey,
         Failure::Expired { .. } => Mark::FailedExpired,
-        Failure::Stalled { .. } => Mark::FailedStalled,
-        Failure::PingFlood(_) => Mark::FailedPingFlood,
+        Failure::Stalled { .. } | Failure::NotGreeted { .. } => Mark::FailedStalled,
+        Failure::PingFlood(_) | Failure::Unasked(_) => Mark::FailedPingFlood,
         Failure::RefusedByPeer(_) => Mark::FailedRefusedByPeer,
         Failure::Ended(_) => Mark::FailedEnded,
         // The list may grow.

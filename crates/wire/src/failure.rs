@@ -135,6 +135,23 @@ pub enum Failure {
         /// Since then.
         silent_ms: u64,
     },
+    /// The peer sent no whole greeting, whatever else it sent.
+    #[error("no greeting for {waited_ms} ms")]
+    NotGreeted {
+        /// Since the connection was opened.
+        waited_ms: u64,
+    },
+    /// The peer calls itself another node than the one that the connection was opened with.
+    #[error("the peer calls itself node {}, and its certificate is that of node {}", hex(.named), hex(.admitted))]
+    OtherNode {
+        /// As it says.
+        named: [u8; 32],
+        /// As its certificate says.
+        admitted: [u8; 32],
+    },
+    /// Pings and other frames that change nothing, in a number that no peer has use for.
+    #[error("{0} frames came that nothing asked for")]
+    Unasked(u64),
     /// The peer sends pings and does not read the answers.
     #[error("{0} pings are not answered because the peer does not read")]
     PingFlood(u32),
@@ -158,8 +175,14 @@ impl Failure {
             Self::Key(KeyError::Revoked(_)) => RefuseCode::RevokedKey,
             Self::Key(_) => RefuseCode::UnknownKey,
             Self::Expired { .. } => RefuseCode::Expired,
-            Self::Stalled { .. } => RefuseCode::Stalled,
+            Self::Stalled { .. } | Self::NotGreeted { .. } => RefuseCode::Stalled,
+            Self::Frame(FrameError::BodyTooLarge { kind: FrameKind::Request, .. }) => RefuseCode::TooLong,
             _ => RefuseCode::Protocol,
         })
     }
+}
+
+/// For people.
+fn hex(id: &[u8; 32]) -> blake3::Hash {
+    blake3::Hash::from_bytes(*id)
 }

@@ -16,6 +16,12 @@ pub(crate) struct Link {
     sent: usize,
     /// Pongs written since `output` was last empty.
     pongs: u32,
+    /// Pings written that no pong came for.
+    pings: u32,
+    /// Frames that came and that nothing here asked for.
+    unasked: u64,
+    /// When the connection was opened.
+    opened_ms: u64,
     /// When the peer last sent or took something.
     pub(crate) moved_ms: u64,
 }
@@ -24,10 +30,25 @@ pub(crate) struct Link {
 const RESTING_BYTES_MAX: usize = 64 << 10;
 /// More pings than this, while nothing is sent, are a flood.
 const UNSENT_PONGS_MAX: u32 = 16;
+/// Frames that nobody asked for: so many, and one more for each [`UNASKED_MS`] since the connection was opened. A peer that
+/// computes pings twice a second.
+const UNASKED_MAX: u64 = 64;
+const UNASKED_MS: u64 = 25;
+/// While more waits to be sent no ping is added: the peer hears of this end by what waits.
+const PING_BACKLOG_BYTES: usize = 16 << 10;
 
 impl Link {
     pub(crate) fn new(limits: Limits, now_ms: u64) -> Self {
-        Self { reader: FrameReader::new(limits), output: Vec::new(), sent: 0, pongs: 0, moved_ms: now_ms }
+        Self {
+            reader: FrameReader::new(limits),
+            output: Vec::new(),
+            sent: 0,
+            pongs: 0,
+            pings: 0,
+            unasked: 0,
+            opened_ms: now_ms,
+            moved_ms: now_ms,
+        }
     }
 
     pub(crate) fn write(&mut self, message: &Message<'_>) {
@@ -68,6 +89,27 @@ impl Link {
         self.output.capacity() + self.reader.body_capacity()
     }
 
+    pub(crate) fn ping(&mut self, value: u64) {
+        if self.output().len() <= PING_BACKLOG_BYTES {
+            self.pings = self.pings.saturating_add(1);
+            self.write(&Message::Ping(value));
+        }
+    }
+
+    /// Takes a pong; false if there was no ping for it.
+    pub(crate) fn take_pong(&mut self) -> bool {
+        let asked = self.pings.checked_sub(1);
+        self.pings = asked.unwrap_or(0);
+        asked.is_some()
+    }
+
+    /// Counts a frame that nothing here asked for and that changes nothing.
+    pub(crate) fn count_unasked(&mut self, now_ms: u64) -> Result<(), Failure> {
+        self.unasked += 1;
+        let max = UNASKED_MAX + now_ms.saturating_sub(self.opened_ms) / UNASKED_MS;
+        if self.unasked > max { Err(Failure::Unasked(self.unasked)) } else { Ok(()) }
+    }
+
     pub(crate) fn answer_ping(&mut self, value: u64) -> Result<(), Failure> {
         if self.pongs == UNSENT_PONGS_MAX {
             return Err(Failure::PingFlood(self.pongs));
@@ -84,6 +126,12 @@ impl Link {
             let refuse = Refuse { field, ..Refuse::new(handoff, code, &failure.to_string()) };
             self.write(&Message::Refuse(refuse));
         }
+    }
+
+    /// Fails if the peer's greeting is not complete in time, whatever else came.
+    pub(crate) fn check_greeted(&self, limit_ms: u64, now_ms: u64) -> Result<(), Failure> {
+        let waited_ms = now_ms.saturating_sub(self.opened_ms);
+        if waited_ms > limit_ms { Err(Failure::NotGreeted { waited_ms }) } else { Ok(()) }
     }
 
     pub(crate) fn check_moving(&self, limit_ms: u64, now_ms: u64) -> Result<(), Failure> {

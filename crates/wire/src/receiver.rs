@@ -34,7 +34,8 @@ pub struct ReceiverSettings {
     pub keys: MacKeys,
     /// Longest `Pages` body taken, in bytes; memory of this size is held while one arrives.
     pub pages_bytes_max: u32,
-    /// The connection fails when nothing moves for longer while the sender is awaited.
+    /// The connection fails when nothing moves for longer while the sender is awaited, and when its greeting takes longer,
+    /// whatever moves.
     pub stall_limit_ms: u64,
 }
 
@@ -116,6 +117,8 @@ pub struct Receiver {
     state: State,
     events: VecDeque<ReceiverEvent<'static>>,
     sender: Option<Node>,
+    /// Whose the other end is.
+    admitted: Option<[u8; 32]>,
     handoff: Option<Handoff>,
     /// The handoff that ended last.
     ended: HandoffId,
@@ -168,7 +171,13 @@ impl Receiver {
         let frame_bytes_max = settings.pages_bytes_max;
         link.write(&Message::Hello(Hello { version_min, version_max, node: settings.node, frame_bytes_max }));
         let (events, ended) = (VecDeque::new(), HandoffId::NONE);
-        Self { settings, link, state: State::Greeting, events, sender: None, handoff: None, ended }
+        Self { settings, link, state: State::Greeting, events, sender: None, admitted: None, handoff: None, ended }
+    }
+
+    /// Takes a greeting of this node only: the one whose certificate the connection was opened with.
+    #[must_use]
+    pub fn admitting(self, node_id: [u8; 32]) -> Self {
+        Self { admitted: Some(node_id), ..self }
     }
 
     /// Asks for a handoff. Its tokens are those of the rows to have: the boundary token is not among them.
@@ -253,7 +262,7 @@ impl Receiver {
     /// Sends a ping; [`ReceiverEvent::Pong`] brings `value` back.
     pub fn ping(&mut self, value: u64) {
         if self.state != State::Closed {
-            self.link.write(&Message::Ping(value));
+            self.link.ping(value);
         }
     }
 
@@ -375,7 +384,10 @@ impl Receiver {
         if let Some(handoff) = self.handoff.as_ref().filter(|_| timed.contains(&self.state)) {
             check_time(handoff.expires_at_ms, now_ms)?;
         }
-        let awaiting = [State::Greeting, State::Requested, State::Receiving, State::Cancelling];
+        if self.state == State::Greeting {
+            return self.link.check_greeted(self.settings.stall_limit_ms, now_ms);
+        }
+        let awaiting = [State::Requested, State::Receiving, State::Cancelling];
         if awaiting.contains(&self.state) {
             self.link.check_moving(self.settings.stall_limit_ms, now_ms)?;
         }
@@ -399,12 +411,15 @@ impl Receiver {
         let (kind, state, id) = (message.kind(), self.state, self.handoff_id());
         let under_way = matches!(state, State::Requested | State::Receiving | State::Complete | State::Cancelling);
         match message {
-            Message::Ping(value) => self.link.answer_ping(value)?,
-            Message::Pong(value) => self.events.push_back(ReceiverEvent::Pong(value)),
+            Message::Ping(value) => {
+                self.link.count_unasked(now_ms)?;
+                self.link.answer_ping(value)?;
+            }
+            Message::Pong(value) if self.link.take_pong() => self.events.push_back(ReceiverEvent::Pong(value)),
             Message::HelloAck(ack) if state == State::Greeting => self.on_ack(ack)?,
             Message::Accept(accept) if state == State::Requested && accept.handoff == id => self.on_accept(accept)?,
             Message::Progress(progress) if state == State::Receiving && progress.handoff == id => {
-                self.on_progress(progress)?;
+                self.on_progress(progress, now_ms)?;
             }
             Message::Commit(commit) if state == State::Receiving && commit.handoff == id => {
                 self.on_commit(&commit, now_ms)?;
@@ -416,7 +431,9 @@ impl Receiver {
                 self.events.push_back(ReceiverEvent::Cancelled(cancel));
                 self.end_handoff();
             }
-            Message::Cancel(cancel) if cancel.handoff == self.ended && self.ended != HandoffId::NONE => {}
+            Message::Cancel(cancel) if cancel.handoff == self.ended && self.ended != HandoffId::NONE => {
+                self.link.count_unasked(now_ms)?;
+            }
             Message::Refuse(refuse) if under_way && refuse.handoff == id => {
                 self.events.push_back(ReceiverEvent::Refused(refuse));
                 self.end_handoff();
@@ -439,6 +456,9 @@ impl Receiver {
         if let Some(component) = self.settings.node.identity.first_difference(&ack.node.identity) {
             return Err(Failure::Identity(component));
         }
+        if let Some(admitted) = self.admitted.filter(|admitted| *admitted != ack.node.node_id) {
+            return Err(Failure::OtherNode { named: ack.node.node_id, admitted });
+        }
         (self.sender, self.state) = (Some(ack.node), State::Idle);
         self.events.push_back(ReceiverEvent::Ready(ack));
         Ok(())
@@ -460,13 +480,15 @@ impl Receiver {
         Ok(())
     }
 
-    fn on_progress(&mut self, progress: Progress) -> Result<(), Failure> {
+    fn on_progress(&mut self, progress: Progress, now_ms: u64) -> Result<(), Failure> {
         let Some(handoff) = &mut self.handoff else { return Ok(()) };
         let (done, total) = (progress.rows_done, progress.rows_total);
         if total != crate::rows_of(&handoff.request.tokens) || done > total || done < handoff.rows_done {
             return Err(Failure::Progress { done, total });
         }
-        handoff.rows_done = done;
+        if done == std::mem::replace(&mut handoff.rows_done, done) {
+            self.link.count_unasked(now_ms)?;
+        }
         self.events.push_back(ReceiverEvent::Progress(progress));
         Ok(())
     }

@@ -23,6 +23,9 @@ use crate::plan::HandoffPlan;
 use crate::refuse::{Cancel, CancelReason, Refuse, RefuseCode};
 use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 
+/// While more answers wait to be sent, no more requests are taken.
+const ANSWERS_BYTES_MAX: usize = 16 << 10;
+
 /// What a sender is told once.
 #[derive(Clone, Debug)]
 pub struct SenderSettings {
@@ -40,7 +43,8 @@ pub struct SenderSettings {
     pub pages_bytes_max: u32,
     /// No more pages are taken while more bytes than this wait to be sent.
     pub backlog_bytes_max: usize,
-    /// The connection fails when the receiver neither takes nor sends for longer while it is awaited.
+    /// The connection fails when the receiver neither takes nor sends for longer while it is awaited, and when its greeting
+    /// takes longer, whatever it sends.
     pub stall_limit_ms: u64,
 }
 
@@ -84,6 +88,8 @@ pub struct Sender {
     /// The receiver and the lower of both sides' limits of `Pages` bodies.
     peer: Option<(Node, u32)>,
     handoff: Option<Handoff>,
+    /// Whose the other end is.
+    admitted: Option<[u8; 32]>,
     /// The handoff that ended last.
     ended: HandoffId,
 }
@@ -127,7 +133,22 @@ impl Sender {
         // The receiver never sends pages, so none are taken.
         let link = Link::new(Limits::new(settings.context_max, 0), now_ms);
         let (events, ended) = (VecDeque::new(), HandoffId::NONE);
-        Self { settings, link, state: State::Greeting, events, peer: None, handoff: None, ended }
+        Self { settings, link, state: State::Greeting, events, peer: None, handoff: None, admitted: None, ended }
+    }
+
+    /// Takes a greeting of this node only: the one whose certificate the connection was opened with.
+    #[must_use]
+    pub fn admitting(self, node_id: [u8; 32]) -> Self {
+        Self { admitted: Some(node_id), ..self }
+    }
+
+    /// Refuses the connection before anything was said on it, and ends it once that is sent.
+    pub fn turn_away(&mut self, code: RefuseCode, retry_after_ms: u32, detail: &str) {
+        if self.state == State::Greeting {
+            let refuse = Refuse { retry_after_ms, ..Refuse::new(HandoffId::NONE, code, detail) };
+            self.link.write(&Message::Refuse(refuse));
+            self.state = State::Closed;
+        }
     }
 
     /// Accepts the request under way.
@@ -276,7 +297,7 @@ impl Sender {
     /// receiver does not take it for dead.
     pub fn ping(&mut self, value: u64) {
         if self.state != State::Closed {
-            self.link.write(&Message::Ping(value));
+            self.link.ping(value);
         }
     }
 
@@ -286,13 +307,13 @@ impl Sender {
     }
 
     /// Takes bytes from the front of `bytes`, up to the end of the frame under way at most, and returns how many it took.
-    /// It takes none while an event waits. After the end of the connection everything is dropped.
+    /// It takes none while an event waits, nor a request while the peer does not read the answers to earlier ones. After the end of the connection everything is dropped.
     pub fn take_bytes(&mut self, bytes: &[u8], now_ms: u64) -> usize {
         self.tick(now_ms);
         if self.state == State::Closed {
             return bytes.len();
         }
-        if !self.events.is_empty() {
+        if !self.events.is_empty() || self.state == State::Idle && self.output().len() > ANSWERS_BYTES_MAX {
             return 0;
         }
         if !bytes.is_empty() {
@@ -382,8 +403,11 @@ impl Sender {
         if let Some(handoff) = self.handoff.as_ref().filter(|_| self.state != State::Closed) {
             check_time(handoff.expires_at_ms, now_ms)?;
         }
-        let awaiting = matches!(self.state, State::Greeting | State::Committed | State::Cancelling)
-            || self.state == State::Sending && !self.output().is_empty();
+        if self.state == State::Greeting {
+            return self.link.check_greeted(self.settings.stall_limit_ms, now_ms);
+        }
+        let awaiting = matches!(self.state, State::Committed | State::Cancelling)
+            || matches!(self.state, State::Idle | State::Sending) && !self.output().is_empty();
         if awaiting { self.link.check_moving(self.settings.stall_limit_ms, now_ms) } else { Ok(()) }
     }
 
@@ -395,8 +419,11 @@ impl Sender {
         let (message, state, id) = (decoded?, self.state, self.handoff_id());
         let kind = message.kind();
         match message {
-            Message::Ping(value) => self.link.answer_ping(value)?,
-            Message::Pong(value) => self.events.push_back(SenderEvent::Pong(value)),
+            Message::Ping(value) => {
+                self.link.count_unasked(now_ms)?;
+                self.link.answer_ping(value)?;
+            }
+            Message::Pong(value) if self.link.take_pong() => self.events.push_back(SenderEvent::Pong(value)),
             Message::Hello(hello) if state == State::Greeting => self.on_hello(hello)?,
             Message::Request(request) if state == State::Idle => self.on_request(request, now_ms),
             Message::Installed(handoff) if handoff == id && matches!(state, State::Committed | State::Cancelling) => {
@@ -410,7 +437,9 @@ impl Sender {
                 self.events.push_back(SenderEvent::Cancelled(cancel));
                 self.end_handoff();
             }
-            Message::Cancel(cancel) if cancel.handoff == self.ended && self.ended != HandoffId::NONE => {}
+            Message::Cancel(cancel) if cancel.handoff == self.ended && self.ended != HandoffId::NONE => {
+                self.link.count_unasked(now_ms)?;
+            }
             Message::Refuse(refuse) => return Err(Failure::RefusedByPeer(refuse)),
             _ => return Err(Failure::Unexpected { kind, state: state.name() }),
         }
@@ -425,6 +454,9 @@ impl Sender {
         let SenderSettings { node, codecs, concurrent_max, pages_bytes_max, .. } = self.settings;
         if let Some(component) = node.identity.first_difference(&hello.node.identity) {
             return Err(Failure::Identity(component));
+        }
+        if let Some(admitted) = self.admitted.filter(|admitted| *admitted != hello.node.node_id) {
+            return Err(Failure::OtherNode { named: hello.node.node_id, admitted });
         }
         self.peer = Some((hello.node, pages_bytes_max.min(hello.frame_bytes_max)));
         let ack = HelloAck { version, node, concurrent_max, codecs, frame_bytes_max: pages_bytes_max };

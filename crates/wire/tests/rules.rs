@@ -1,5 +1,7 @@
 //! The rules around a handoff: the ledger, refusals, cancellations on both sides, bounds, and pooled connections.
 
+#[path = "rules/bounds.rs"]
+mod bounds;
 mod common;
 
 use common::{Scene, keys, node, receiver_settings, sender_settings};
