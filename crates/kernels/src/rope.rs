@@ -130,6 +130,11 @@ impl RopeTable {
         self.frequencies.len()
     }
 
+    /// Every row, `[positions][2][pairs]`: cosines, then sines.
+    pub fn values(&self) -> &[f32] {
+        &self.rows
+    }
+
     /// The angles of `position`.
     ///
     /// # Panics
@@ -165,6 +170,7 @@ mod tests {
         assert_eq!(grown.rows, whole.rows);
         assert_eq!((grown.positions(), grown.pairs()), (300, 16));
         let row = grown.row(299);
+        assert_eq!(grown.values()[299 * 32..], [row.cos, row.sin].concat());
         let angle = 299.0 * 10_000f64.powf(-6.0 / 32.0) / 4.0;
         assert!((f64::from(row.cos[3]) - angle.cos()).abs() < 1e-7);
         assert!((f64::from(row.sin[3]) - angle.sin()).abs() < 1e-7);

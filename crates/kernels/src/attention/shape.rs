@@ -53,7 +53,7 @@ impl AttentionShape {
     }
 
     /// The f32 nearest to `log2(e) / sqrt(head_dim)`, which turns a dot product into an exponent of two.
-    pub(super) fn score_scale(&self) -> f32 {
+    pub fn score_scale(&self) -> f32 {
         // For every supported head_dim the f64 quotient is far enough from the middle of two f32 that rounding twice
         // equals rounding once; the goldens cover all eight.
         #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the rule")]
