@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use crate::driver::{Context, DriverError, Function, Module};
+use crate::queue;
 
 /// A unit of machine code.
 struct Unit {
@@ -23,9 +24,10 @@ macro_rules! unit {
 
 /// Every unit.
 const UNITS: &[Unit] = &[
-    unit!("diagnostics", crate::queue::diagnostics::KERNELS),
-    unit!("matmul", crate::queue::matmul::KERNELS),
-    unit!("quantise", crate::queue::quantise::KERNELS),
+    unit!("diagnostics", queue::diagnostics::KERNELS),
+    unit!("matmul", queue::matmul::KERNELS),
+    unit!("quantise", queue::quantise::KERNELS),
+    unit!("rows", queue::rows::KERNELS),
 ];
 
 /// All kernels, loaded into a context.

@@ -5,6 +5,7 @@
 
 mod matmul;
 mod quantise;
+mod rows;
 #[path = "../../../kernels/tests/dot/samples.rs"]
 #[expect(dead_code, reason = "shared with the tests of the scalar references, which use all of it")]
 mod samples;
@@ -17,7 +18,7 @@ use world::World;
 /// A family of cases.
 type Family = (&'static str, fn(&mut World));
 
-const FAMILIES: &[Family] = &[("quantise", quantise::run), ("matmul", matmul::run)];
+const FAMILIES: &[Family] = &[("quantise", quantise::run), ("matmul", matmul::run), ("rows", rows::run)];
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);

@@ -4,6 +4,7 @@
 pub mod diagnostics;
 pub mod matmul;
 pub mod quantise;
+pub mod rows;
 
 use std::sync::Arc;
 
