@@ -24,8 +24,13 @@ macro_rules! unit {
 
 /// Every unit.
 const UNITS: &[Unit] = &[
+    unit!("attend_f16", queue::attend::KERNELS_F16),
+    unit!("attend_merge", queue::attend::KERNELS_MERGE),
+    unit!("attend_q8", queue::attend::KERNELS_Q8),
     unit!("diagnostics", queue::diagnostics::KERNELS),
+    unit!("heads", queue::heads::KERNELS),
     unit!("matmul", queue::matmul::KERNELS),
+    unit!("pages", queue::pages::KERNELS),
     unit!("quantise", queue::quantise::KERNELS),
     unit!("rows", queue::rows::KERNELS),
 ];

@@ -6,6 +6,7 @@
 //! one stream; none waits, and the first error is reported by [`queue::Queue::sync`].
 
 pub mod activations;
+pub mod attention;
 pub mod driver;
 pub mod kernels;
 pub mod matrix;

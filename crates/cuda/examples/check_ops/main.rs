@@ -3,7 +3,10 @@
 //! `check_ops [WORD] [--repeats N]` runs the families whose name holds WORD, repeats each case N times (default 20) with
 //! other work between the launches and poisoned outputs, prints a table, and fails if a bit differed.
 
+mod attend;
+mod heads;
 mod matmul;
+mod pages;
 mod quantise;
 mod rows;
 #[path = "../../../kernels/tests/dot/samples.rs"]
@@ -18,7 +21,13 @@ use world::World;
 /// A family of cases.
 type Family = (&'static str, fn(&mut World));
 
-const FAMILIES: &[Family] = &[("quantise", quantise::run), ("matmul", matmul::run), ("rows", rows::run)];
+const FAMILIES: &[Family] = &[
+    ("quantise", quantise::run),
+    ("matmul", matmul::run),
+    ("rows", rows::run),
+    ("heads", heads::run),
+    ("attend", attend::run),
+];
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);

@@ -132,6 +132,11 @@ impl Arguments {
     }
 }
 
+/// Two 32-bit fields of a structure that share a slot of [`Arguments::structure`]; `low` comes first in memory.
+pub(crate) fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
 impl Default for Arguments {
     fn default() -> Self {
         Self::new()

@@ -15,6 +15,7 @@ pub use buffer::{DeviceBuffer, PinnedBuffer, Plain};
 pub use context::{Capability, Context, MemoryInfo};
 pub use error::DriverError;
 pub use graph::Graph;
+pub(crate) use launch::pair;
 pub use launch::{Arguments, Launch, Overlap};
 pub use module::{Function, Module};
 pub use stream::{Event, Stream};

@@ -1,8 +1,11 @@
 //! Operations enqueued on one stream of the device. None waits; the first failure is kept, later operations do nothing, and
 //! [`Queue::sync`] reports it.
 
+pub mod attend;
 pub mod diagnostics;
+pub mod heads;
 pub mod matmul;
+pub mod pages;
 pub mod quantise;
 pub mod rows;
 

@@ -1,0 +1,147 @@
+// Head vectors between the projections and attention: QK-norm, rotary embedding and Hadamard transform (rules 5, 7, 8b), and
+// the rounding of keys and values into their pages (rule 9).
+//
+// A warp owns one head vector: lane l holds elements l, l + 32, ... A kernel per head size keeps them in registers. Memory
+// bound: each vector is read and written once; the transform adds log2(block) additions an element.
+#include "heads.cuh"
+#include "pages.cuh"
+
+namespace {
+
+constexpr int HEAD_WARPS = 8;
+constexpr int HEAD_THREADS = 32 * HEAD_WARPS;
+
+// One kind of head vector of a step: the queries, keys or values, [rows, heads * head_dim], changed in place.
+struct HeadPart {
+    float* x;
+    const float* norm_weight;  // [head_dim]; null: no norm
+    uint32_t heads;
+    float eps;
+    float hadamard_factor;     // 0: no transform
+    uint32_t rotates;          // 1: rotary embedding
+};
+
+// Arguments of place_heads.
+struct Placement {
+    HeadPart part[3];           // those without heads are not there
+    const uint32_t* positions;  // [rows]
+    const float* angles;        // [positions][2][pairs]: cosines, then sines
+    uint32_t pairs;             // rotated dimensions / 2
+    uint32_t neox;              // 1 pairs (i, i + pairs), 0 pairs (2 i, 2 i + 1)
+    uint32_t rows;
+    uint32_t unused;
+};
+
+// Places every head vector in the order of the layer graph: norm, rotation, transform. Grid: a warp per row and head.
+template <int HEAD_DIM>
+__device__ __forceinline__ void place_heads(const Placement& p) {
+    begin_dependent();
+    uint32_t heads = p.part[0].heads + p.part[1].heads + p.part[2].heads;
+    uint32_t warp = blockIdx.x * HEAD_WARPS + threadIdx.x / 32, row = warp / heads, head = warp % heads;
+    if (row >= p.rows) return;
+    int which = 0;
+    while (head >= p.part[which].heads) head -= p.part[which++].heads;
+    const HeadPart& part = p.part[which];
+    HeadVector<HEAD_DIM / 32> v;
+    float* x = part.x + (uint64_t(row) * part.heads + head) * HEAD_DIM;
+    v.load(x);
+    if (part.norm_weight != nullptr) v.norm(part.norm_weight, part.eps);
+    if (part.rotates) v.rotate(p.angles + uint64_t(p.positions[row]) * 2 * p.pairs, p.pairs, p.neox != 0);
+    if (part.hadamard_factor != 0.0f) v.hadamard(part.hadamard_factor);
+    v.store(x);
+}
+
+// Arguments of store_q8 and store_f16.
+struct Storing {
+    const Sequence* sequences;
+    const uint32_t* row_sequences;  // [rows]: index of each row's sequence
+    const uint64_t* page_table;     // of this layer
+    const float* keys;              // [rows, kv_heads * head_dim]
+    const float* values;            // the same
+    uint32_t* status;
+    uint32_t rows;
+    uint32_t kv_heads;
+    uint32_t place;
+    uint32_t unused;
+};
+
+// Codes and scale of one vector (rule 9, storing, q8). Keys go to [64][d], values to [d][64].
+template <int HEAD_DIM>
+__device__ __forceinline__ bool store_codes(const HeadVector<HEAD_DIM / 32>& v, uint8_t* part, bool is_value, uint32_t row) {
+    int code[HEAD_DIM / 32];
+    float scale;
+    bool finite = v.codes(127.0f, code, scale);
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 32; j++) {
+        uint32_t d = v.lane() + 32 * j;
+        part[is_value ? (HEAD_DIM + d) * PAGE_ROWS + row : row * HEAD_DIM + d] = uint8_t(finite ? code[j] : 0);
+    }
+    float* scales = reinterpret_cast<float*>(part + 2 * PAGE_ROWS * HEAD_DIM) + (is_value ? PAGE_ROWS : 0);
+    if (v.lane() == 0) scales[row] = finite ? scale : 0.0f;
+    return finite;
+}
+
+// One vector as f16, refused if an element becomes infinite. Both go to [64][d].
+template <int HEAD_DIM>
+__device__ __forceinline__ bool store_halves(const HeadVector<HEAD_DIM / 32>& v, uint8_t* part, bool is_value, uint32_t row) {
+    __half* stored = reinterpret_cast<__half*>(part) + ((is_value ? PAGE_ROWS : 0) + row) * HEAD_DIM;
+    __half rounded[HEAD_DIM / 32];
+    bool finite = true;
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 32; j++) {
+        rounded[j] = __float2half_rn(v.x[j]);
+        finite &= is_finite(__half2float(rounded[j]));
+    }
+    finite = __all_sync(ALL_LANES, finite);
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 32; j++) stored[v.lane() + 32 * j] = finite ? rounded[j] : __ushort_as_half(0);
+    return finite;
+}
+
+// Rounds the keys and values of a step into their pages. Grid: a warp per row, head and kind. A vector that cannot be stored
+// becomes zeros, and its row gets `place`.
+template <int HEAD_DIM, bool Q8>
+__device__ __forceinline__ void store_heads(const Storing& p) {
+    begin_dependent();
+    uint32_t warp = blockIdx.x * HEAD_WARPS + threadIdx.x / 32;
+    uint32_t row = warp / (2 * p.kv_heads), head = warp / 2 % p.kv_heads;
+    bool is_value = warp % 2 != 0;
+    if (row >= p.rows) return;
+    HeadVector<HEAD_DIM / 32> v;
+    v.load((is_value ? p.values : p.keys) + (uint64_t(row) * p.kv_heads + head) * HEAD_DIM);
+    const Sequence s = p.sequences[p.row_sequences[row]];
+    uint32_t position = s.position + row - s.first_row;
+    uint8_t* part = page_address(s, p.page_table, position / PAGE_ROWS) + uint64_t(head) * head_bytes<Q8>(HEAD_DIM);
+    bool finite = Q8 ? store_codes<HEAD_DIM>(v, part, is_value, position % PAGE_ROWS)
+                     : store_halves<HEAD_DIM>(v, part, is_value, position % PAGE_ROWS);
+    if (!finite && v.lane() == 0) report(p.status, row, p.place);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d32(const __grid_constant__ Placement p) { place_heads<32>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d64(const __grid_constant__ Placement p) { place_heads<64>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d96(const __grid_constant__ Placement p) { place_heads<96>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d128(const __grid_constant__ Placement p) { place_heads<128>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d160(const __grid_constant__ Placement p) { place_heads<160>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d192(const __grid_constant__ Placement p) { place_heads<192>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d224(const __grid_constant__ Placement p) { place_heads<224>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) place_heads_d256(const __grid_constant__ Placement p) { place_heads<256>(p); }
+
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d32(const __grid_constant__ Storing p) { store_heads<32, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d64(const __grid_constant__ Storing p) { store_heads<64, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d96(const __grid_constant__ Storing p) { store_heads<96, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d128(const __grid_constant__ Storing p) { store_heads<128, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d160(const __grid_constant__ Storing p) { store_heads<160, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d192(const __grid_constant__ Storing p) { store_heads<192, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d224(const __grid_constant__ Storing p) { store_heads<224, true>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_q8_d256(const __grid_constant__ Storing p) { store_heads<256, true>(p); }
+
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d32(const __grid_constant__ Storing p) { store_heads<32, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d64(const __grid_constant__ Storing p) { store_heads<64, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d96(const __grid_constant__ Storing p) { store_heads<96, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d128(const __grid_constant__ Storing p) { store_heads<128, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d160(const __grid_constant__ Storing p) { store_heads<160, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d192(const __grid_constant__ Storing p) { store_heads<192, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d224(const __grid_constant__ Storing p) { store_heads<224, false>(p); }
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS) store_f16_d256(const __grid_constant__ Storing p) { store_heads<256, false>(p); }

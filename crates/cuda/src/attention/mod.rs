@@ -1,0 +1,13 @@
+//! Attention of one step on the device: the rows of each sequence, where their pages are, and the work cut into items.
+//!
+//! An [`AttentionPlan`] is made once per step and window and serves every layer with that window; the layers differ in their
+//! page tables only. How the work is cut follows from the step's shape; no result depends on it.
+
+mod items;
+mod plan;
+mod scratch;
+
+pub use plan::{AttentionPlan, LayerPages, PlanLimits, StepSequence};
+pub use scratch::AttentionScratch;
+
+pub(crate) use items::TILE_QUERIES;

@@ -1,0 +1,149 @@
+//! Head vectors between the projections and attention: norm, rotary embedding and Hadamard transform (rules 5, 7, 8b), and the
+//! storing of keys and values in device pages (rule 9).
+
+use muser_kernels::attention::KvLayout;
+use muser_kernels::rope::RopeStyle;
+
+use super::quantise::DeviceNorm;
+use super::{Failures, Queue, dimension};
+use crate::attention::LayerPages;
+use crate::driver::{Arguments, DeviceBuffer, Launch, pair};
+
+/// Head vectors per block, as in `kernels/heads.cu`.
+const HEAD_WARPS: usize = 8;
+
+/// Every kernel: for each operation, one per head size 32, 64, ... 256.
+#[rustfmt::skip]
+pub(crate) const KERNELS: &[&str] = &[
+    "place_heads_d32", "place_heads_d64", "place_heads_d96", "place_heads_d128",
+    "place_heads_d160", "place_heads_d192", "place_heads_d224", "place_heads_d256",
+    "store_q8_d32", "store_q8_d64", "store_q8_d96", "store_q8_d128",
+    "store_q8_d160", "store_q8_d192", "store_q8_d224", "store_q8_d256",
+    "store_f16_d32", "store_f16_d64", "store_f16_d96", "store_f16_d128",
+    "store_f16_d160", "store_f16_d192", "store_f16_d224", "store_f16_d256",
+];
+const PLACE: usize = 0;
+const STORE_Q8: usize = 8;
+const STORE_F16: usize = 16;
+
+/// One kind of head vector of a step: its queries, keys or values.
+#[derive(Debug)]
+pub struct HeadVectors<'a> {
+    /// `[rows, heads * head_dim]`, changed in place.
+    pub x: &'a mut DeviceBuffer<f32>,
+    /// Heads of a row.
+    pub heads: usize,
+    /// Norm over each head.
+    pub norm: Option<DeviceNorm<'a>>,
+    /// True if the rotary embedding applies.
+    pub rotates: bool,
+    /// Factor of the Hadamard transform, in `q8` caches.
+    pub hadamard: Option<f32>,
+}
+
+/// Rotary embedding of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRope<'a> {
+    /// `muser_kernels::rope::RopeTable::values`: `[positions][2][pairs]`.
+    pub angles: &'a DeviceBuffer<f32>,
+    /// Pairs of rotated dimensions.
+    pub pairs: usize,
+    /// Dimensions that rotate together.
+    pub style: RopeStyle,
+}
+
+/// Rows whose head vectors are placed.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows<'a> {
+    /// Rows.
+    pub rows: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// `[rows]`: absolute positions, all of them rows of the rotary table.
+    pub positions: &'a DeviceBuffer<u32>,
+    /// The rotary embedding, if any kind rotates.
+    pub rope: Option<DeviceRope<'a>>,
+}
+
+impl Queue {
+    /// Normalises, rotates and transforms the head vectors of up to three kinds, each step only where asked for.
+    ///
+    /// # Panics
+    /// If a buffer is too short, the head dimension is not 32, 64, ... 256, more dimensions rotate than a head has, or a kind
+    /// rotates without a rotary embedding.
+    pub fn place_heads<const KINDS: usize>(&mut self, rows: &HeadRows<'_>, kinds: [HeadVectors<'_>; KINDS]) {
+        const { assert!(KINDS >= 1 && KINDS <= 3) };
+        let HeadRows { rows: count, head_dim, positions, rope } = *rows;
+        assert!(positions.len() >= count, "{} positions for {count} rows", positions.len());
+        assert!(rope.is_none_or(|rope| 2 * rope.pairs <= head_dim), "rotated dimensions of a head of {head_dim}");
+        let (mut fields, mut heads) = ([0; 16], 0);
+        for (kind, fields) in kinds.iter().zip(fields.chunks_exact_mut(4)) {
+            assert!(kind.x.len() >= count * kind.heads * head_dim, "{count} rows of {} heads", kind.heads);
+            assert!(
+                kind.norm.is_none_or(|norm| norm.weight.len() >= head_dim),
+                "a norm weight for {head_dim} dimensions"
+            );
+            assert!(!kind.rotates || rope.is_some(), "a rotary embedding for heads that rotate");
+            fields[0] = kind.x.address();
+            fields[1] = kind.norm.map_or(0, |norm| norm.weight.address());
+            fields[2] = pair(dimension(kind.heads), kind.norm.map_or(0.0, |norm| norm.eps).to_bits());
+            fields[3] = pair(kind.hadamard.unwrap_or(0.0).to_bits(), u32::from(kind.rotates));
+            heads += kind.heads;
+        }
+        fields[12] = positions.address();
+        fields[13] = rope.map_or(0, |rope| rope.angles.address());
+        let neox = rope.is_some_and(|rope| rope.style == RopeStyle::Neox);
+        fields[14] = pair(rope.map_or(1, |rope| dimension(rope.pairs)), u32::from(neox));
+        fields[15] = pair(dimension(count), 0);
+        let launch = Launch::of(dimension((count * heads).div_ceil(HEAD_WARPS)), 256).early();
+        // SAFETY: the kernel's one parameter is this structure; lengths were checked above, and the caller answers for the
+        // positions.
+        unsafe { self.launch(KERNELS[PLACE + size_index(head_dim)], &launch, Arguments::new().structure(&fields)) };
+    }
+
+    /// Rounds keys and values, `[rows, kv_heads * head_dim]` each, into the pages of the step's rows. Rows that are not finite
+    /// (f16: or become infinite) are reported, and stored as zeros.
+    ///
+    /// # Panics
+    /// If a buffer is too short.
+    pub fn store_kv(
+        &mut self,
+        pages: &LayerPages<'_>,
+        (keys, values): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
+        failures: &mut Failures<'_>,
+    ) {
+        let plan = pages.plan;
+        let (shape, rows) = (plan.shape(), plan.rows());
+        let elements = rows * shape.kv_heads() * shape.head_dim();
+        assert!(keys.len().min(values.len()) >= elements, "keys and values of {rows} rows");
+        assert!(failures.status.len() >= rows, "status of {rows} rows");
+        let fields = [
+            plan.sequences(),
+            plan.row_sequences(),
+            pages.table_address(),
+            keys.address(),
+            values.address(),
+            failures.status.address(),
+            pair(dimension(rows), dimension(shape.kv_heads())),
+            pair(failures.place, 0),
+        ];
+        let first = match plan.layout() {
+            KvLayout::Q8 => STORE_Q8,
+            KvLayout::F16 => STORE_F16,
+        };
+        let kernel = KERNELS[first + size_index(shape.head_dim())];
+        let launch = Launch::of(dimension((rows * 2 * shape.kv_heads()).div_ceil(HEAD_WARPS)), 256).early();
+        // SAFETY: the kernel's one parameter is this structure; the lengths were checked above, and the page table is the
+        // caller's promise.
+        unsafe { self.launch(kernel, &launch, Arguments::new().structure(&fields)) };
+    }
+}
+
+/// Index of a head size among 32, 64, ... 256.
+///
+/// # Panics
+/// If it is not one of them.
+pub(super) fn size_index(head_dim: usize) -> usize {
+    assert!(head_dim.is_multiple_of(32) && (32..=256).contains(&head_dim), "head of {head_dim} dimensions");
+    head_dim / 32 - 1
+}
