@@ -52,7 +52,7 @@ impl<'a> Answerer<'a> {
         let positions = context.min(trained);
         let spec = executor.spec().cache_spec(kv, positions)?;
         let needed = spec.most_pages(positions, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
-        let kept = if reuse == PrefixReuse::Share { needed } else { 0 };
+        let kept = if reuse == PrefixReuse::Isolate { 0 } else { needed };
         let settings = EngineSettings {
             context,
             kv,

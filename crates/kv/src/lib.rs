@@ -6,6 +6,7 @@
 //!
 //! - `layout` says which byte of a page is what.
 //! - `name` says what makes two pages the same page: the chained digest of identity and tokens.
+//! - `realm` says who shares pages with whom.
 //! - `makers` says which other machines a page's bytes depend on.
 //! - `page` owns page memory: full pages are shared by reference, and copied before a holder changes them.
 //! - `pool` is the budget and the free lists that pages come from and return to.
@@ -21,6 +22,7 @@ mod makers;
 mod name;
 mod page;
 mod pool;
+mod realm;
 mod rewind;
 mod ship;
 mod spec;
@@ -32,6 +34,7 @@ pub use makers::{Maker, Makers};
 pub use name::{PageName, PageNames, names_of};
 pub use page::{Page, SealedPage};
 pub use pool::{OutOfPages, PagePool, PoolUse};
+pub use realm::Realm;
 pub use rewind::RewindError;
 pub use spec::{CacheSpec, LayerSpec, PageSet, SpecError};
 pub use transfer::{DetachedCache, ExportError, ExportedPage, InstallError};

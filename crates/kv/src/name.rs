@@ -11,7 +11,8 @@ use crate::layout::PAGE_ROWS;
 ///
 /// | byte | field    | meaning                                                                     |
 /// |------|----------|-----------------------------------------------------------------------------|
-/// | 0    | identity | 32 bytes: digest of weights, configuration, tokenizer, arithmetic, layout   |
+/// | 0    | identity | 32 bytes: digest of weights, configuration, tokenizer, arithmetic, layout;  |
+/// |      |          | within a realm, [`Realm::identity`](crate::Realm::identity) of it           |
 /// | 32   | parent   | 32 bytes: name of the page before; zeroes for the first page of a sequence  |
 /// | 64   | tokens   | the page's 64 token ids, `u32` little-endian                                |
 ///

@@ -63,7 +63,7 @@ impl Engine {
         // At least one token is computed: it gives the logits.
         let pages = (sequence.tokens.len() - 1) / PAGE_ROWS;
         let mut admission = Admission { reused_pages: 0, shared_pages: 0, landmark: None };
-        if sequence.reuse == PrefixReuse::Share && pages > 0 && sequence.to_start_from().is_none() {
+        if sequence.reuse != PrefixReuse::Isolate && pages > 0 && sequence.to_start_from().is_none() {
             let names = sequence.names(identity, pages);
             // Whoever begins with the same page and is still at it will leave what this one can then reuse.
             let awaited = |running: &Running| running.sequence.first_name() == names.first() && !running.decodes();

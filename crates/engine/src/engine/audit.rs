@@ -27,6 +27,7 @@ pub struct Beginning {
     tokens: Vec<u32>,
     /// Per layer, consecutive pages up to the end.
     layers: Vec<Vec<SealedPage>>,
+    reuse: PrefixReuse,
 }
 
 /// A range of pages that came from elsewhere, to be computed again and compared.
@@ -164,6 +165,11 @@ impl Beginning {
         }
     }
 
+    /// That of what it is the beginning of.
+    pub(super) fn reuse(&self) -> PrefixReuse {
+        self.reuse
+    }
+
     /// The shape of the cache.
     pub(super) fn spec(&self) -> &Arc<CacheSpec> {
         &self.spec
@@ -191,7 +197,7 @@ impl Installed {
                     .collect()
             })
             .collect();
-        Beginning { spec: Arc::clone(spec), tokens, layers }
+        Beginning { spec: Arc::clone(spec), tokens, layers, reuse: self.reuse() }
     }
 
     /// An audit of the pages up to the end of `pages`, computed from `base` on, which ends where `pages` begin or before.

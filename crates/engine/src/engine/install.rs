@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use muser_kv::{
     CacheSpec, DetachedCache, ExportError, ExportedPage, InstallError, Maker, Makers, PAGE_ROWS, PageName, PagePool,
-    PageSet, SequenceCache,
+    PageSet, Realm, SequenceCache,
 };
 
 use super::Engine;
@@ -26,6 +26,7 @@ pub struct Installation {
     tokens: Vec<u32>,
     held_pages: usize,
     held_name: Option<PageName>,
+    reuse: PrefixReuse,
     /// Pages that came.
     arrived: usize,
     /// Where the sequence takes its later pages from.
@@ -39,6 +40,7 @@ pub struct Installed {
     cache: SequenceCache,
     tokens: Vec<u32>,
     held_pages: usize,
+    reuse: PrefixReuse,
     provenance: Provenance,
 }
 
@@ -76,9 +78,15 @@ impl Installation {
         self.held_pages
     }
 
-    /// The name of the last of them, which says all that comes before.
+    /// The name of the last of them by model and tokens alone, which says all that comes before: whoever is told the tokens
+    /// can compute it, and finds nothing by it.
     pub fn held_name(&self) -> Option<PageName> {
         self.held_name
+    }
+
+    /// The realm that it was begun for, if any.
+    pub fn realm(&self) -> Option<Realm> {
+        self.reuse.realm()
     }
 
     /// Whether no page has come yet.
@@ -126,8 +134,8 @@ impl Installation {
     /// # Errors
     /// [`InstallError::Missing`].
     pub fn finish(self) -> Result<Installed, InstallError> {
-        let Self { detached, tokens, held_pages, pool, provenance, .. } = self;
-        Ok(Installed { cache: detached.finish_into(pool)?, tokens, held_pages, provenance })
+        let Self { detached, tokens, held_pages, reuse, pool, provenance, .. } = self;
+        Ok(Installed { cache: detached.finish_into(pool)?, tokens, held_pages, reuse, provenance })
     }
 }
 
@@ -135,6 +143,10 @@ impl Installed {
     /// The tokens whose keys and values these are.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    pub(super) fn reuse(&self) -> PrefixReuse {
+        self.reuse
     }
 
     /// Full pages from the beginning that were held here before.
@@ -183,11 +195,13 @@ impl Engine {
             tokens => tokens - 1,
         };
         let tokens = prompt[..rows].to_vec();
-        let names: Vec<PageName> = muser_kv::names_of(&self.settings.identity, &tokens).collect();
+        let identity = &self.settings.identity;
+        let names: Vec<PageName> = muser_kv::names_of(&reuse.identity(identity), &tokens).collect();
         let held_pages = match reuse {
-            PrefixReuse::Share => self.prefixes.longest(&names).resumable,
+            PrefixReuse::Share | PrefixReuse::Within(_) => self.prefixes.longest(&names).resumable,
             PrefixReuse::Isolate => 0,
         };
+        let held_name = muser_kv::names_of(identity, &tokens[..held_pages * PAGE_ROWS]).last();
         let refused = "the rows fit the context, and the pages of a resumable cut are kept";
         let (spec, pool) = (Arc::clone(&self.spec), self.installs.clone());
         let mut detached = DetachedCache::new(spec, pool, rows, PageSet::Window).expect(refused);
@@ -200,10 +214,9 @@ impl Engine {
             }
         }
         self.make_room_for_installation(rows, held_pages)?;
-        let held_name = held_pages.checked_sub(1).map(|last| names[last]);
         let spec = Arc::clone(&self.spec);
         let (pool, provenance) = (self.pool.clone(), self.provenance());
-        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool, provenance })
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, reuse, arrived: 0, pool, provenance })
     }
 
     /// Begins to bring what going on from `beginning` needs and it lacks: the window's pages of local layers. Pages of
@@ -221,8 +234,8 @@ impl Engine {
         beginning.share_into(&mut detached, |page| page < held_pages);
         self.make_room_for_installation(tokens.len(), held_pages)?;
         let held_name = muser_kv::names_of(&self.settings.identity, &tokens[..held_pages * PAGE_ROWS]).last();
-        let (pool, provenance) = (self.pool.clone(), self.provenance());
-        Ok(Installation { detached, spec, tokens, held_pages, held_name, arrived: 0, pool, provenance })
+        let (pool, provenance, reuse) = (self.pool.clone(), self.provenance(), beginning.reuse());
+        Ok(Installation { detached, spec, tokens, held_pages, held_name, reuse, arrived: 0, pool, provenance })
     }
 
     /// Queues a request whose prompt begins with what was installed: it starts as if it had computed that itself. Should it

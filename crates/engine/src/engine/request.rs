@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muser_kv::{ExportError, ExportedPage, SealedPage, SequenceCache, SpecError};
+use muser_kv::{ExportError, ExportedPage, Realm, SealedPage, SequenceCache, SpecError};
 use muser_model::{CacheError, ForwardError, StepError};
 
 use super::audit::Verdict;
@@ -31,10 +31,28 @@ pub struct Request {
 /// Whether a request takes part in the reuse of prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixReuse {
-    /// It resumes from kept pages, and its own are kept.
+    /// It resumes from kept pages of the common realm, and its own are kept there.
     Share,
+    /// It resumes from kept pages of this realm, and its own are kept there: for nobody else they are there.
+    Within(Realm),
     /// It computes everything itself, and leaves nothing behind.
     Isolate,
+}
+
+impl PrefixReuse {
+    /// The realm whose pages it uses, if any.
+    pub fn realm(&self) -> Option<Realm> {
+        match self {
+            Self::Share => Some(Realm::COMMON),
+            Self::Within(realm) => Some(*realm),
+            Self::Isolate => None,
+        }
+    }
+
+    /// The identity that its page names start from. Without a realm they are nobody's.
+    pub(super) fn identity(&self, model: &[u8; 32]) -> [u8; 32] {
+        self.realm().map_or(*model, |realm| realm.identity(model))
+    }
 }
 
 impl Request {

@@ -141,11 +141,12 @@ impl Sequence {
         (self.tokens.len() + PAGE_ROWS).min(self.rows_most)
     }
 
-    /// The names of the first `pages` full pages, which exist.
-    pub(super) fn names(&mut self, identity: &[u8; 32], pages: usize) -> &[PageName] {
+    /// The names of the first `pages` full pages, which exist, within its realm; `model` is the model's identity.
+    pub(super) fn names(&mut self, model: &[u8; 32], pages: usize) -> &[PageName] {
+        let identity = self.reuse.identity(model);
         let full = self.tokens.as_chunks::<PAGE_ROWS>().0;
         for tokens in &full[self.names.len().min(pages)..pages] {
-            let name = PageName::of(identity, self.names.last(), tokens);
+            let name = PageName::of(&identity, self.names.last(), tokens);
             self.names.push(name);
         }
         &self.names[..pages]

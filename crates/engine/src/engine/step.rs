@@ -130,7 +130,7 @@ impl Engine {
         cache: &SequenceCache,
         rows: usize,
     ) {
-        if sequence.reuse == PrefixReuse::Share && sequence.provenance.is_vouched_for() {
+        if sequence.reuse != PrefixReuse::Isolate && sequence.provenance.is_vouched_for() {
             prefixes.keep(sequence.names(identity, rows / PAGE_ROWS), cache);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muser_engine::EngineSettings;
 use muser_engine::engine::{PrefixReuse, Request};
-use muser_kv::KvLayout;
+use muser_kv::{KvLayout, Realm};
 use muser_model::Model;
 
 use crate::world::{
@@ -164,6 +164,48 @@ fn an_isolated_request_neither_takes_nor_leaves_anything() {
     conversation.ask(&greedy(&prompt, 3), 0, "after an isolated one");
     conversation.ask(&isolated, 0, "isolated, after a shared one");
     conversation.ask(&greedy(&prompt, 3), 192, "shared");
+}
+
+#[test]
+fn a_prefix_is_reused_within_its_realm_and_is_not_there_for_another() {
+    for model in [llama(), glimmer(32, &[true, false])] {
+        let prompt = random_tokens(&mut fastrand::Rng::with_seed(14), 200);
+        let (ours, theirs) = (Realm::from_secret([1; 32]), Realm::from_secret([2; 32]));
+        let within = |realm| Request { reuse: PrefixReuse::Within(realm), ..greedy(&prompt, 3) };
+        let settings = EngineSettings { installed_bytes_max: 1 << 28, ..roomy(KvLayout::Q8) };
+        let mut conversation = Conversation::new(&model, settings);
+        conversation.ask(&within(ours), 0, "the first of a realm");
+        for other in [within(theirs), within(ours.divided_by(b"salt")), greedy(&prompt, 3)] {
+            let installation = conversation.world.engine.begin_installation(&prompt, other.reuse).unwrap();
+            assert_eq!((installation.held_pages(), installation.held_name()), (0, None));
+            conversation.ask(&other, 0, "the first of another realm");
+            conversation.ask(&other, 192, "the second of another realm");
+        }
+        conversation.ask(&within(ours), 192, "the second of the first realm");
+        let names = [PrefixReuse::Within(ours), PrefixReuse::Within(theirs), PrefixReuse::Share].map(|reuse| {
+            let installation = conversation.world.engine.begin_installation(&prompt, reuse).unwrap();
+            assert_eq!(installation.held_pages(), 3);
+            installation.held_name().unwrap()
+        });
+        // What a producer is told is of the tokens, which it is told as well, and of no realm.
+        assert!(names.iter().all(|name| Some(*name) == muser_kv::names_of(&[7; 32], &prompt).last()));
+    }
+}
+
+#[test]
+fn nobody_waits_for_the_first_page_of_another_realm() {
+    let model = llama();
+    let prompt = random_tokens(&mut fastrand::Rng::with_seed(15), 300);
+    let within = |realm| Request { reuse: PrefixReuse::Within(realm), ..greedy(&prompt, 1) };
+    let mut world = World::new(&model, roomy(KvLayout::Q8));
+    let realms = [Realm::from_secret([1; 32]), Realm::from_secret([2; 32])];
+    let ids = realms.map(|realm| world.submit(within(realm)));
+    assert_eq!(world.step().running, 2);
+    let third = world.submit(within(realms[0]));
+    assert_eq!(world.step().running, 2, "this one reuses what the first is computing");
+    world.finish();
+    assert_eq!(ids.map(|id| world.stories[&id].reused), [Some(0); 2]);
+    assert_eq!(world.stories[&third].reused, Some(256));
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Realms: the scopes within which pages are shared.
+
+use std::fmt;
+
+/// Scope within which pages are shared. It is a secret that page names are salted with, so that nobody outside can name a
+/// page of it, and so neither find one nor learn that there is one.
+///
+/// Derived values are keyed BLAKE3 with the realm's 32 bytes as key, over a label and what is said below.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Realm([u8; 32]);
+
+impl Realm {
+    /// The one realm of all who are not kept apart. Names in it are not salted.
+    pub const COMMON: Self = Self([0; 32]);
+
+    /// The realm with this secret.
+    pub fn from_secret(secret: [u8; 32]) -> Self {
+        Self(secret)
+    }
+
+    /// The part of this realm that `division` names: label `division`, then the bytes of `division`.
+    #[must_use]
+    pub fn divided_by(&self, division: &[u8]) -> Self {
+        Self(self.derive(b"muser realm, division", division))
+    }
+
+    /// The realm as a producer is told of it: label `handoffs`. It does not give away the names that pages have here. The
+    /// common one is common there, too.
+    pub fn for_handoffs(&self) -> [u8; 32] {
+        if *self == Self::COMMON { self.0 } else { self.derive(b"muser realm, handoffs", &[]) }
+    }
+
+    /// The identity that page names start from in this realm: label `identity`, then that of the model. In the common realm
+    /// it is the model's.
+    pub fn identity(&self, model: &[u8; 32]) -> [u8; 32] {
+        if *self == Self::COMMON { *model } else { self.derive(b"muser realm, identity", model) }
+    }
+
+    /// `label` is one of three of equal length, so that no two inputs are the same bytes.
+    fn derive(&self, label: &[u8; 21], bytes: &[u8]) -> [u8; 32] {
+        *blake3::Hasher::new_keyed(&self.0).update(label).update(bytes).finalize().as_bytes()
+    }
+}
+
+/// Nothing of the secret.
+impl fmt::Debug for Realm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::COMMON { "Realm(common)" } else { "Realm(secret)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::names_of;
+
+    #[test]
+    fn names_of_one_realm_are_none_of_another_or_of_a_part_of_it() {
+        let (model, tokens) = ([7; 32], [5; 128]);
+        let realm = Realm::from_secret([1; 32]);
+        let realms = [
+            Realm::COMMON,
+            realm,
+            Realm::from_secret([2; 32]),
+            realm.divided_by(b"a"),
+            realm.divided_by(b"b"),
+            realm.divided_by(&model),
+            realm.divided_by(b"a").divided_by(b"b"),
+            Realm::COMMON.divided_by(b"a"),
+            Realm::from_secret(realm.for_handoffs()),
+        ];
+        let names = realms.map(|realm| names_of(&realm.identity(&model), &tokens).last().unwrap());
+        for (index, name) in names.iter().enumerate() {
+            assert!(!names[..index].contains(name), "{index}");
+        }
+        assert_eq!(names[0], names_of(&model, &tokens).last().unwrap(), "common names are not salted");
+    }
+
+    #[test]
+    fn nothing_of_a_secret_is_shown() {
+        assert_eq!(format!("{:?}", Realm::from_secret([17; 32])), "Realm(secret)");
+    }
+}
