@@ -123,4 +123,5 @@ def main():
         file.write(",\n".join("  " + json.dumps(case, ensure_ascii=False) for case in cases) + "\n ]\n}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,22 +1,25 @@
 //! A compiled template, and what it is filled with.
 
-use super::environment::{self, NAME, Raised};
+use super::jinja::{Fault, Filled, Filling, Limits, Template, Trouble};
 use super::local_time::LocalTime;
 use super::marks::{Marker, Marking, Marks};
-use super::source::{string_constants, without_generation_blocks};
 use crate::tokenizer::Tokenizer;
-use minijinja::{Environment, ErrorKind, OutputSpanKind, Value as Filled};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::error::Error as _;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Work that any conversation may cause, in minijinja's measure: about an instruction, or 64 bytes of data. Bounds a
-/// hostile template to about 64 MiB and a fraction of a second.
-const FUEL: u64 = 1 << 20;
+/// Work that any conversation may cause, in steps of a template: a fraction of a second.
+const STEPS: u64 = 1 << 20;
 
 /// Further work for each byte of the conversation, so that long ones can be filled in.
-const FUEL_PER_BYTE: u64 = 4;
+const STEPS_PER_BYTE: u64 = 4;
+
+/// Bytes of all values that any conversation may cause to be made.
+const VALUE_BYTES: u64 = 64 << 20;
+
+/// Further bytes of values for each byte of the conversation.
+const VALUE_BYTES_PER_BYTE: u64 = 32;
 
 /// The longest text that a template may give for an empty conversation, in bytes.
 const TEXT_BYTES: usize = 1 << 20;
@@ -53,20 +56,36 @@ pub enum ChatError {
         /// What went wrong.
         detail: String,
     },
-    /// The template works too long or with too much data.
-    #[error("line {line} of the chat template: more work than {fuel} steps")]
+    /// The template works too long.
+    #[error("line {line} of the chat template: more work than {steps} steps")]
     TooMuchWork {
-        /// Where it was stopped, counted from 1; 0 if that is not known.
+        /// Line where it was stopped, counted from 1; 0 if that is not known.
         line: usize,
-        /// How much was allowed.
-        fuel: u64,
+        /// Steps that are allowed.
+        steps: u64,
+    },
+    /// The template makes too much data.
+    #[error("line {line} of the chat template: values of more than {max} bytes are made")]
+    TooMuchMemory {
+        /// Line where it was stopped, counted from 1; 0 if that is not known.
+        line: usize,
+        /// Bytes that are allowed.
+        max: u64,
+    },
+    /// The caller's deadline passed.
+    #[error("line {line} of the chat template: it is not filled in time")]
+    Deadline {
+        /// Line where it was stopped, counted from 1; 0 if that is not known.
+        line: usize,
     },
     /// The template gives too long a text.
-    #[error("the chat template gives {bytes} bytes, more than {max}")]
+    #[error("line {line} of the chat template: a text of {bytes} bytes or more, above {max}")]
     TooLong {
-        /// How much it gives.
+        /// Line where it was stopped, counted from 1.
+        line: usize,
+        /// Bytes of the text up to there.
         bytes: usize,
-        /// How much is allowed.
+        /// Bytes that are allowed.
         max: usize,
     },
     /// There is no template of this name.
@@ -114,6 +133,29 @@ pub struct ChatOptions {
     pub variables: Map<String, Value>,
     /// What time it is. Without it the template has no `strftime_now`.
     pub now: Option<LocalTime>,
+    /// Until when the text must be there.
+    pub deadline: Option<Deadline>,
+}
+
+/// End of the time that may be spent on a conversation, by a clock of the caller's.
+#[derive(Clone)]
+pub struct Deadline(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Deadline {
+    /// A deadline that has passed as soon as `has_passed` says so. It is asked every few milliseconds.
+    pub fn new(has_passed: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(has_passed))
+    }
+
+    fn has_passed(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Deadline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Deadline")
+    }
 }
 
 /// How well the messages could be traced through the template. It never decides whether users can write control tokens
@@ -169,7 +211,7 @@ pub struct ChatTemplates {
 }
 
 impl ChatTemplates {
-    /// Compiles the main template, if there is one, and the `named` ones.
+    /// Reads the main template, if there is one, and the `named` ones.
     ///
     /// # Errors
     ///
@@ -201,27 +243,23 @@ impl ChatTemplates {
     }
 }
 
-/// A compiled template. It is never changed, so threads may share it.
+/// A template that was read. It is never changed, so threads may share it.
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
     constants: Vec<String>,
-    environment: Environment<'static>,
+    template: Template,
 }
 
 impl ChatTemplate {
-    /// Compiles `source`.
+    /// Reads `source`.
     ///
     /// # Errors
     ///
-    /// [`ChatError::Syntax`].
+    /// [`ChatError::Syntax`], also if it is too long or too deeply nested.
     pub fn new(source: &str) -> Result<Self, ChatError> {
-        let environment =
-            environment::compile(without_generation_blocks(source)).map_err(|error| ChatError::Syntax {
-                line: error.line().unwrap_or(0),
-                detail: error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
-            })?;
-        Ok(Self { source: source.to_owned(), constants: string_constants(source), environment })
+        let template = Template::new(source).map_err(|fault| error(fault, &Limits::default()))?;
+        Ok(Self { source: source.to_owned(), constants: template.texts(), template })
     }
 
     /// Fills the template. `bos_token` and `eos_token` are those of `tokenizer`.
@@ -236,16 +274,16 @@ impl ChatTemplate {
         options: &ChatOptions,
     ) -> Result<Rendered, ChatError> {
         let values = values(messages, options);
-        let filling = Filling::new(self, tokenizer, &values, options);
-        let (text, raw) = filling.fill(&values, Marks::default())?;
+        let filling = Constants::new(self, tokenizer, &values, options);
+        let Filled { text, raw } = filling.fill(&values, &Marks::default())?;
         let controls: Vec<String> =
             tokenizer.control_spellings().filter(|text| !text.is_empty()).map(str::to_owned).collect();
         if let Some(marker) = Marker::new(&self.source, &self.constants, &controls, &values) {
             for marking in Marking::ALL {
                 let (marked, given_up) = marker.mark(&values, marking);
                 // A template that fails only on marked messages has looked at them.
-                let Ok((marked_text, _)) = filling.fill(&marked, marker.marks().clone()) else { continue };
-                let Some(trusted) = unmarked_ranges(&marked_text, &text, marker.marks()) else { continue };
+                let Ok(filled) = filling.fill(&marked, marker.marks()) else { continue };
+                let Some(trusted) = unmarked_ranges(&filled.text, &text, marker.marks()) else { continue };
                 let complete = marking.is_complete() || given_up.is_empty();
                 let tracing = if complete { Tracing::Complete } else { Tracing::Partial };
                 let trusted = without(trusted, &text, &given_up);
@@ -267,83 +305,61 @@ fn values(messages: &[Message], options: &ChatOptions) -> Map<String, Value> {
     values
 }
 
-/// A template, and all it is filled with that does not come from the caller.
-struct Filling<'a> {
+/// A template, and all that is the same for every filling of a conversation.
+struct Constants<'a> {
     template: &'a ChatTemplate,
-    others: Vec<(&'static str, Filled)>,
-    fuel: u64,
-    bytes_max: usize,
+    variables: Vec<(&'static str, Value)>,
+    options: &'a ChatOptions,
+    limits: Limits,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> Constants<'a> {
     fn new(
         template: &'a ChatTemplate,
         tokenizer: &Tokenizer,
         values: &Map<String, Value>,
-        options: &ChatOptions,
+        options: &'a ChatOptions,
     ) -> Self {
-        let mut others = vec![("add_generation_prompt", Filled::from(options.add_generation_prompt))];
+        let mut variables = vec![("add_generation_prompt", Value::Bool(options.add_generation_prompt))];
         for (name, id) in [("bos_token", tokenizer.bos()), ("eos_token", tokenizer.eos())] {
             if let Some(text) = id.and_then(|id| tokenizer.token_spelling(id).ok()) {
-                others.push((name, Filled::from(text)));
+                variables.push((name, Value::from(text)));
             }
         }
-        others.extend(options.now.map(|now| ("strftime_now", environment::strftime_now(now))));
         let bytes: usize = values.iter().map(|(key, value)| key.len() + bytes_of(value)).sum();
-        let fuel = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(FUEL_PER_BYTE).saturating_add(FUEL);
-        let bytes_max = bytes.saturating_mul(TEXT_BYTES_PER_BYTE).saturating_add(TEXT_BYTES);
-        Self { template, others, fuel, bytes_max }
+        let bounded = |per_byte: u64, base: u64| {
+            u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(per_byte).saturating_add(base)
+        };
+        let limits = Limits {
+            steps: bounded(STEPS_PER_BYTE, STEPS),
+            value_bytes: bounded(VALUE_BYTES_PER_BYTE, VALUE_BYTES),
+            text_bytes: bytes.saturating_mul(TEXT_BYTES_PER_BYTE).saturating_add(TEXT_BYTES),
+        };
+        Self { template, variables, options, limits }
     }
 
-    /// The text, and the parts of it that stand in the template outside of tags.
-    fn fill(&self, values: &Map<String, Value>, marks: Marks) -> Result<(String, Vec<Range<usize>>), ChatError> {
-        let mut environment = self.template.environment.clone();
-        environment.set_fuel(Some(self.fuel));
-        environment::set_marks(&mut environment, marks);
-        let others = self.others.iter().filter(|(name, _)| !values.contains_key(*name));
-        let others = others.map(|(name, value)| ((*name).to_owned(), value.clone()));
-        let filled = values.iter().map(|(key, value)| (key.clone(), filled_from(value)));
-        let context = Filled::from_pairs(filled.chain(others));
-        let rendered = environment.get_template(NAME).and_then(|template| template.render_with_spans(context));
-        let (text, spans) = rendered.map_err(|error| self.error(&error))?;
-        if text.len() > self.bytes_max {
-            return Err(ChatError::TooLong { bytes: text.len(), max: self.bytes_max });
-        }
-        let raw = spans.iter().filter(|span| span.kind() == OutputSpanKind::Raw).map(|span| span.output_range());
-        Ok((text, raw.collect()))
-    }
-
-    fn error(&self, error: &minijinja::Error) -> ChatError {
-        let line = error.line().unwrap_or(0);
-        if error.kind() == ErrorKind::OutOfFuel {
-            return ChatError::TooMuchWork { line, fuel: self.fuel };
-        }
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            if let Some(Raised(message)) = error.downcast_ref() {
-                return ChatError::Refused { line, message: message.clone() };
-            }
-            cause = error.source();
-        }
-        let detail = error.detail().map_or_else(String::new, |detail| format!(": {detail}"));
-        ChatError::Failed { line, detail: format!("{}{detail}", error.kind()) }
+    fn fill(&self, values: &Map<String, Value>, marks: &Marks) -> Result<Filled, ChatError> {
+        let filling = Filling {
+            values,
+            others: &self.variables,
+            marks,
+            now: self.options.now,
+            limits: self.limits,
+            expired: &|| self.options.deadline.as_ref().is_some_and(Deadline::has_passed),
+        };
+        self.template.template.fill(&filling).map_err(|fault| error(fault, &self.limits))
     }
 }
 
-/// `value` as templates see it.
-fn filled_from(value: &Value) -> Filled {
-    match value {
-        Value::Null => Filled::from(()),
-        Value::Bool(value) => Filled::from(*value),
-        Value::Number(number) => {
-            let integer = number.as_i64().map(Filled::from).or_else(|| number.as_u64().map(Filled::from));
-            integer.or_else(|| number.as_f64().map(Filled::from)).unwrap_or_default()
-        }
-        Value::String(text) => Filled::from(text.as_str()),
-        Value::Array(items) => items.iter().map(filled_from).collect(),
-        Value::Object(fields) => {
-            Filled::from_pairs(fields.iter().map(|(key, value)| (key.as_str(), filled_from(value))))
-        }
+fn error(Fault { line, trouble }: Fault, limits: &Limits) -> ChatError {
+    match trouble {
+        Trouble::Syntax(detail) => ChatError::Syntax { line, detail },
+        Trouble::Failed(detail) => ChatError::Failed { line, detail },
+        Trouble::Raised(message) => ChatError::Refused { line, message },
+        Trouble::Work => ChatError::TooMuchWork { line, steps: limits.steps },
+        Trouble::Memory => ChatError::TooMuchMemory { line, max: limits.value_bytes },
+        Trouble::TooLong { bytes } => ChatError::TooLong { line, bytes, max: limits.text_bytes },
+        Trouble::Deadline => ChatError::Deadline { line },
     }
 }
 

@@ -241,22 +241,6 @@ fn errors_name_the_line_of_the_template() {
 }
 
 #[test]
-fn a_hostile_template_is_stopped() {
-    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
-    let doubling = "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}";
-    for source in [endless, doubling, "{{ 'a' * 99999999 }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"] {
-        let error = failure(source);
-        assert!(matches!(error, ChatError::TooMuchWork { .. } | ChatError::Failed { .. }), "{error}");
-    }
-    assert!(matches!(failure("{{ 'a' * 2000000 }}"), ChatError::TooLong { bytes: 2_000_000, .. }));
-    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(ChatTemplate::new(&format!("{{{{ {deep} }}}}")).is_err());
-    let nested =
-        "{% set n = namespace(x=[]) %}{% for i in range(2000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x | tojson }}";
-    assert!(matches!(failure(nested), ChatError::Failed { .. }));
-}
-
-#[test]
 fn a_long_conversation_is_not_too_much_work() {
     let (templates, _) = chat_goldens(GOLDENS).expect("well-formed JSON");
     let said = "Some words that go on. ".repeat(40_000);

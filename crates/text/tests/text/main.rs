@@ -6,6 +6,7 @@ mod chat_support;
 mod support;
 
 mod chat;
+mod expressions;
 mod golden;
 mod hostile;
 mod loading;
