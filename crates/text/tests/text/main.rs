@@ -9,6 +9,7 @@ mod chat;
 mod expressions;
 mod golden;
 mod hostile;
+mod hostile_templates;
 mod loading;
 mod naive;
 mod properties;
