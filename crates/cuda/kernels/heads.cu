@@ -59,32 +59,47 @@ struct Storing {
     const float* keys;              // [rows, kv_heads * head_dim]
     const float* values;            // the same
     uint32_t* status;
+    uint8_t* row_bytes;             // [rows][kv_heads][keys, values, K scale, V scale of one row], canonical; null: not wanted
     uint32_t rows;
     uint32_t kv_heads;
     uint32_t place;
     uint32_t unused;
 };
 
+// Where one vector goes: its head's part of the page, its row there, and its head's part of the row's bytes, if wanted.
+struct StoredPlace {
+    uint8_t* part;
+    uint8_t* row_bytes;
+    uint32_t row;
+    bool is_value;
+};
+
 // Codes and scale of one vector (rule 9, storing, q8). Keys go to [64][d], values to [d][64].
 template <int HEAD_DIM>
-__device__ __forceinline__ bool store_codes(const HeadVector<HEAD_DIM / 32>& v, uint8_t* part, bool is_value, uint32_t row) {
+__device__ __forceinline__ bool store_codes(const HeadVector<HEAD_DIM / 32>& v, const StoredPlace& to) {
     int code[HEAD_DIM / 32];
     float scale;
     bool finite = v.codes(127.0f, code, scale);
 #pragma unroll
     for (int j = 0; j < HEAD_DIM / 32; j++) {
         uint32_t d = v.lane() + 32 * j;
-        part[is_value ? (HEAD_DIM + d) * PAGE_ROWS + row : row * HEAD_DIM + d] = uint8_t(finite ? code[j] : 0);
+        uint8_t byte = uint8_t(finite ? code[j] : 0);
+        to.part[to.is_value ? (HEAD_DIM + d) * PAGE_ROWS + to.row : to.row * HEAD_DIM + d] = byte;
+        if (to.row_bytes != nullptr) to.row_bytes[(to.is_value ? HEAD_DIM : 0) + d] = byte;
     }
-    float* scales = reinterpret_cast<float*>(part + 2 * PAGE_ROWS * HEAD_DIM) + (is_value ? PAGE_ROWS : 0);
-    if (v.lane() == 0) scales[row] = finite ? scale : 0.0f;
+    if (!finite) scale = 0.0f;
+    if (v.lane() == 0) {
+        reinterpret_cast<float*>(to.part + 2 * PAGE_ROWS * HEAD_DIM)[(to.is_value ? PAGE_ROWS : 0) + to.row] = scale;
+        if (to.row_bytes != nullptr) reinterpret_cast<float*>(to.row_bytes + 2 * HEAD_DIM)[to.is_value ? 1 : 0] = scale;
+    }
     return finite;
 }
 
 // One vector as f16, refused if an element becomes infinite. Both go to [64][d].
 template <int HEAD_DIM>
-__device__ __forceinline__ bool store_halves(const HeadVector<HEAD_DIM / 32>& v, uint8_t* part, bool is_value, uint32_t row) {
-    __half* stored = reinterpret_cast<__half*>(part) + ((is_value ? PAGE_ROWS : 0) + row) * HEAD_DIM;
+__device__ __forceinline__ bool store_halves(const HeadVector<HEAD_DIM / 32>& v, const StoredPlace& to) {
+    __half* stored = reinterpret_cast<__half*>(to.part) + ((to.is_value ? PAGE_ROWS : 0) + to.row) * HEAD_DIM;
+    __half* row = reinterpret_cast<__half*>(to.row_bytes) + (to.is_value ? HEAD_DIM : 0);
     __half rounded[HEAD_DIM / 32];
     bool finite = true;
 #pragma unroll
@@ -94,7 +109,12 @@ __device__ __forceinline__ bool store_halves(const HeadVector<HEAD_DIM / 32>& v,
     }
     finite = __all_sync(ALL_LANES, finite);
 #pragma unroll
-    for (int j = 0; j < HEAD_DIM / 32; j++) stored[v.lane() + 32 * j] = finite ? rounded[j] : __ushort_as_half(0);
+    for (int j = 0; j < HEAD_DIM / 32; j++) {
+        uint32_t d = v.lane() + 32 * j;
+        __half half = finite ? rounded[j] : __ushort_as_half(0);
+        stored[d] = half;
+        if (to.row_bytes != nullptr) row[d] = half;
+    }
     return finite;
 }
 
@@ -111,9 +131,12 @@ __device__ __forceinline__ void store_heads(const Storing& p) {
     v.load((is_value ? p.values : p.keys) + (uint64_t(row) * p.kv_heads + head) * HEAD_DIM);
     const Sequence s = p.sequences[p.row_sequences[row]];
     uint32_t position = s.position + row - s.first_row;
-    uint8_t* part = page_address(s, p.page_table, position / PAGE_ROWS) + uint64_t(head) * head_bytes<Q8>(HEAD_DIM);
-    bool finite = Q8 ? store_codes<HEAD_DIM>(v, part, is_value, position % PAGE_ROWS)
-                     : store_halves<HEAD_DIM>(v, part, is_value, position % PAGE_ROWS);
+    StoredPlace to = {page_address(s, p.page_table, position / PAGE_ROWS), nullptr, position % PAGE_ROWS, is_value};
+    to.part += uint64_t(head) * head_bytes<Q8>(HEAD_DIM);
+    if (p.row_bytes != nullptr) {
+        to.row_bytes = p.row_bytes + (uint64_t(row) * p.kv_heads + head) * (head_bytes<Q8>(HEAD_DIM) / PAGE_ROWS);
+    }
+    bool finite = Q8 ? store_codes<HEAD_DIM>(v, to) : store_halves<HEAD_DIM>(v, to);
     if (!finite && v.lane() == 0) report(p.status, row, p.place);
 }
 

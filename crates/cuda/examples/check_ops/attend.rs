@@ -2,6 +2,7 @@
 
 use muser_cuda::DeviceBuffer;
 use muser_cuda::attention::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
+use muser_cuda::queue::heads::RowBytes;
 use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::attention::{
     AttentionJob, AttentionKernels, AttentionScratch as CpuScratch, AttentionShape, KvLayout, PAGE_ROWS,
@@ -338,8 +339,17 @@ impl Device {
         let mut status = world.room(operands.rows.len());
         // SAFETY: the table holds the addresses of the slab's pages, in the order of the plan.
         let layer = unsafe { LayerPages::new(&self.plan, &self.table, 0) };
-        world.queue.store_kv(&layer, (&keys, &values), &mut Failures { status: &mut status, place: PLACE });
-        world.queue.sync().expect("storing");
+        let row_bytes = self.plan.layout().page_bytes(self.plan.shape()) / PAGE_ROWS;
+        let mut bytes = world.room(8 + operands.rows.len() * row_bytes);
+        let rows = RowBytes { bytes: &mut bytes, start: 8 };
+        let mut failures = Failures { status: &mut status, place: PLACE };
+        world.queue.store_kv(&layer, (&keys, &values), Some(rows), &mut failures);
+        let got = world.download(&bytes, bytes.len()).split_off(8);
+        let expected = operands.rows.iter().flat_map(|&(sequence, position)| {
+            operands.sequences[sequence].row_bytes(self.plan.layout(), self.plan.shape(), position)
+        });
+        let signed = |bytes: Vec<u8>| bytes.into_iter().map(u8::cast_signed).collect::<Vec<i8>>();
+        world.compare("bytes of stored rows", row_bytes, &signed(expected.collect()), &signed(got));
         status
     }
 

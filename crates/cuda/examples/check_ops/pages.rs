@@ -86,6 +86,20 @@ impl Sequence {
         Self { keys, values, pages }
     }
 
+    /// The canonical bytes of the row at `position`: those of a page with one row.
+    pub fn row_bytes(&self, layout: KvLayout, shape: &AttentionShape, position: usize) -> Vec<u8> {
+        let (page, row) = (&self.pages[position / PAGE_ROWS], position % PAGE_ROWS);
+        let element = if layout == KvLayout::Q8 { 1 } else { 2 };
+        let vector = shape.head_dim() * element;
+        let mut bytes = Vec::new();
+        for head in page.chunks_exact(page.len() / shape.kv_heads()) {
+            let (vectors, scales) = head.split_at(2 * PAGE_ROWS * vector);
+            vectors.chunks_exact(PAGE_ROWS * vector).for_each(|side| bytes.extend(&side[row * vector..][..vector]));
+            scales.chunks_exact(PAGE_ROWS * 4).for_each(|side| bytes.extend(&side[row * 4..][..4]));
+        }
+        bytes
+    }
+
     /// The bytes of a page, with `filler` for the rows from `rows` on: zeros are what leaves the process.
     pub fn rows_of_page(&self, form: Form, page: usize, rows: usize, filler: u8) -> Vec<u8> {
         let mut bytes = self.pages[page].clone();

@@ -1,7 +1,7 @@
 //! Head vectors between the projections and attention: norm, rotary embedding and Hadamard transform (rules 5, 7, 8b), and the
 //! storing of keys and values in device pages (rule 9).
 
-use muser_kernels::attention::KvLayout;
+use muser_kernels::attention::{KvLayout, PAGE_ROWS};
 use muser_kernels::rope::RopeStyle;
 
 use super::quantise::DeviceNorm;
@@ -65,6 +65,24 @@ pub struct HeadRows<'a> {
     pub rope: Option<DeviceRope<'a>>,
 }
 
+/// Place for the canonical bytes of stored rows, `[rows][bytes of a row]`.
+#[derive(Debug)]
+pub struct RowBytes<'a> {
+    /// The buffer.
+    pub bytes: &'a mut DeviceBuffer<u8>,
+    /// Byte at which the first row begins.
+    pub start: usize,
+}
+
+impl RowBytes<'_> {
+    /// The address of the place, which has `len` bytes.
+    fn address(&self, len: usize) -> u64 {
+        let (start, room) = (self.start, self.bytes.len());
+        assert!(start.is_multiple_of(4) && start + len <= room, "{len} bytes of rows at {start} of {room}");
+        self.bytes.address_at(start)
+    }
+}
+
 impl Queue {
     /// Normalises, rotates and transforms the head vectors of up to three kinds, each step only where asked for.
     ///
@@ -104,12 +122,16 @@ impl Queue {
     /// Rounds keys and values, `[rows, kv_heads * head_dim]` each, into the pages of the step's rows. Rows that are not finite
     /// (f16: or become infinite) are reported, and stored as zeros.
     ///
+    /// `row_bytes`, where given, gets the canonical bytes of the rows at a multiple of 4: for each row and key-value head its
+    /// keys, its values and, in q8, the scales of both.
+    ///
     /// # Panics
     /// If a buffer is too short.
     pub fn store_kv(
         &mut self,
         pages: &LayerPages<'_>,
         (keys, values): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
+        row_bytes: Option<RowBytes<'_>>,
         failures: &mut Failures<'_>,
     ) {
         let plan = pages.plan;
@@ -124,6 +146,7 @@ impl Queue {
             keys.address(),
             values.address(),
             failures.status.address(),
+            row_bytes.map_or(0, |to| to.address(rows * plan.layout().page_bytes(shape) / PAGE_ROWS)),
             pair(dimension(rows), dimension(shape.kv_heads())),
             pair(failures.place, 0),
         ];
