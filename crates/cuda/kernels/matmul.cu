@@ -6,8 +6,9 @@
 // output stays in one thread's register, ascending. Limited by decoding: about 10 instructions per weight and block of
 // tokens, so 64 tokens share what 8 tokens pay for.
 #include "formats.cuh"
-#include "mma.cuh"
+#include "launch.cuh"
 #include "matmul.cuh"
+#include "mma.cuh"
 
 constexpr int TILE_OUTPUTS = 64;
 // Bytes from one row of 256 codes in shared memory to the next: 16 more, so that the rows of a fragment lie in different banks.
@@ -49,13 +50,6 @@ __device__ __forceinline__ void load_b(uint32_t (&b)[2], const uint8_t* codes, i
     const uint8_t* at = codes + (token + lane / 4) * PITCH + column + lane % 4 * 4;
     b[0] = *(const uint32_t*)at;
     b[1] = *(const uint32_t*)(at + 16);
-}
-
-// Writes one finished element: times the tensor's scale (rule 4), plus the bias (rule 6).
-__device__ __forceinline__ void finish(const MatmulItem& item, int token, int output, float y) {
-    if (item.has_scale()) y = __fmul_rn(y, item.scale());
-    if (item.bias) y = __fadd_rn(y, item.bias[output]);
-    item.out[(size_t)token * item.outputs + output] = y;
 }
 
 // Rule 3 and class GEN. w' = 256 hi + lo with hi signed and lo unsigned: I = 256 sum(hi q) + sum(lo q), each part below
@@ -153,7 +147,7 @@ __device__ __forceinline__ void matmul_integer(const MatmulItems& items, const i
         for (int i = 0; i < 4; i++) {
             const int output = first_output + row + g + i / 2 * 8, at = first_token + token + n * 8 + 2 * t + i % 2;
             if (output >= (int)item.outputs || at >= tokens) continue;
-            finish(item, at, output, form == GENERAL ? __fsub_rn(acc[n][i], acc_min[n][i]) : acc[n][i]);
+            item.finish(at, output, form == GENERAL ? __fsub_rn(acc[n][i], acc_min[n][i]) : acc[n][i]);
         }
     }
 }
@@ -238,7 +232,7 @@ __device__ __forceinline__ void matmul_scaled(const MatmulItems& items, const in
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int output = first_output + row + g + i / 2 * 8, at = first_token + token + n * 8 + 2 * t + i % 2;
-            if (output < (int)item.outputs && at < tokens) finish(item, at, output, acc[n][i]);
+            if (output < (int)item.outputs && at < tokens) item.finish(at, output, acc[n][i]);
         }
     }
 }
@@ -277,7 +271,7 @@ __device__ __forceinline__ void matmul_float(const MatmulItems& items, const flo
                 for (int step = 16; step; step >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, step));
                 const bool mine = lane == (i * TOKENS + n) % 32;
                 if (mine && base + i < (int)item.outputs && first_token + n < tokens) {
-                    finish(item, first_token + n, base + i, sum);
+                    item.finish(first_token + n, base + i, sum);
                 }
             }
         }
@@ -287,33 +281,39 @@ __device__ __forceinline__ void matmul_float(const MatmulItems& items, const flo
 extern "C" __global__ void __launch_bounds__(Warps<8>::THREADS)
     matmul_integer_8(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales,
                      const int16_t* sums, uint32_t tokens, uint32_t blocks) {
+    wait_for_previous();
     matmul_integer<8>(items, codes, scales, sums, (int)tokens, (int)blocks);
 }
 
 extern "C" __global__ void __launch_bounds__(Warps<64>::THREADS)
     matmul_integer_64(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales,
                       const int16_t* sums, uint32_t tokens, uint32_t blocks) {
+    wait_for_previous();
     matmul_integer<64>(items, codes, scales, sums, (int)tokens, (int)blocks);
 }
 
 extern "C" __global__ void __launch_bounds__(Warps<8>::THREADS)
     matmul_scaled_8(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales,
                     const int16_t* sums, uint32_t tokens, uint32_t blocks, uint32_t cols) {
+    wait_for_previous();
     matmul_scaled<8>(items, codes, scales, sums, (int)tokens, (int)blocks, (int)cols);
 }
 
 extern "C" __global__ void __launch_bounds__(Warps<64>::THREADS)
     matmul_scaled_64(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales,
                      const int16_t* sums, uint32_t tokens, uint32_t blocks, uint32_t cols) {
+    wait_for_previous();
     matmul_scaled<64>(items, codes, scales, sums, (int)tokens, (int)blocks, (int)cols);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     matmul_float_1(const __grid_constant__ MatmulItems items, const float* x, uint32_t tokens, uint32_t cols) {
+    wait_for_previous();
     matmul_float<1>(items, x, (int)tokens, (int)cols);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     matmul_float_8(const __grid_constant__ MatmulItems items, const float* x, uint32_t tokens, uint32_t cols) {
+    wait_for_previous();
     matmul_float<8>(items, x, (int)tokens, (int)cols);
 }

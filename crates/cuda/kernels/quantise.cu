@@ -1,12 +1,12 @@
 // Operations that end in a quantisation: norm, SiLU, and the gate of attention (rules 5, 6, 8, 8b, then 2).
 //
-// One thread block of 256 threads per row. Memory-bound: a row is read and its codes are written once (norm of 6,656
-// values: 26.6 KB in, 13.3 KB of f16 codes out; with a residual sum 53.2 KB in and 39.9 KB out); the values of the row wait
-// in shared memory between the passes where they fit, and are computed again where they do not.
+// Memory-bound: each value is read and its codes are written once. At 2,048 rows: residual, two norms and f16 codes of 6,656
+// values 14 bytes each (191 MB, 42 us at 4.55 TB/s); SiLU and codes of 19,968 values 10 bytes (409 MB, 90 us). With one row
+// everything is latency: loads are issued together, and the norm's weights are fetched before the kernel waits for the one
+// before it.
 #include "hadamard.cuh"
+#include "launch.cuh"
 #include "quantise.cuh"
-
-extern __shared__ __align__(16) float row_values[];
 
 // Rule 5, step 2: the sum of 256 lanes by halves, the same on every thread. `lanes` is shared memory.
 __device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
@@ -25,105 +25,240 @@ __device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
     return sum;
 }
 
-// Residual sum (rule 6), norm (rule 5) and quantisation (rule 2) of one row.
-//
-// hidden f32 [_][cols]; row r of the result is row indices[r] of it, or r where `indices` is null. Where `addend`
-// f32 [rows][cols] is given, the row first becomes hidden + addend, or hidden + norm(addend) * post_weight, and is written
-// back. weight f32 [cols]. `staged` is 1 where dynamic shared memory holds a row of floats.
-extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_norm(const __grid_constant__ ActivationForms out, float* hidden, const uint32_t* indices, const float* addend,
-                  const float* post_weight, float post_eps, const float* weight, float eps, uint32_t cols_,
-                  uint32_t* status, uint32_t place, uint32_t staged) {
+// Brings `cols` floats into the second-level cache.
+__device__ __forceinline__ void fetch_ahead(const float* values, int cols) {
+    for (int k = threadIdx.x * 32; k < cols; k += QUANTISE_THREADS * 32) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(values + k));
+    }
+}
+
+// Operands of a norm. hidden f32 [_][cols]; row r of the result is row indices[r] of it, or r where `indices` is null. Where
+// `addend` f32 [_][cols] is given, the row first becomes hidden + addend, or hidden + norm(addend) * post_weight, and is
+// written back. weight f32 [cols].
+struct NormOperands {
+    float* hidden;
+    const uint32_t* indices;
+    const float* addend;
+    const float* post_weight;
+    const float* weight;
+    uint32_t* status;
+    uint64_t cols;
+    uint64_t eps_and_post_eps;  // bits of two floats
+    uint64_t place;
+    __device__ __forceinline__ float eps() const { return __uint_as_float((uint32_t)eps_and_post_eps); }
+    __device__ __forceinline__ float post_eps() const { return __uint_as_float((uint32_t)(eps_and_post_eps >> 32)); }
+};
+
+// Residual sum (rule 6), norm (rule 5) and quantisation (rule 2) of one row of at most 256 * PER values, which stay in
+// registers: thread t holds values t, t + 256, ..., as the rule's lanes do.
+template <int PER>
+__device__ __forceinline__ void norm_row(const ActivationForms& out, const NormOperands& in) {
     __shared__ float lanes[QUANTISE_THREADS];
-    const int cols = (int)cols_, row = blockIdx.x, source = indices ? (int)indices[row] : row;
-    float* h = hidden + (size_t)source * cols;
-    if (addend) {
-        const float* y = addend + (size_t)source * cols;
+    __shared__ __align__(16) float values[QUANTISE_THREADS * PER];
+    const int cols = (int)in.cols, row = blockIdx.x, thread = threadIdx.x;
+    let_next_start();
+    fetch_ahead(in.weight, cols);
+    if (in.post_weight) fetch_ahead(in.post_weight, cols);
+    wait_for_previous();
+    const int source = in.indices ? (int)in.indices[row] : row;
+    float* hidden = in.hidden + (size_t)source * cols;
+    auto place_of = [thread](int i) { return thread + i * QUANTISE_THREADS; };
+    float h[PER];
+#pragma unroll
+    for (int i = 0; i < PER; i++) h[i] = place_of(i) < cols ? hidden[place_of(i)] : 0.0f;
+    if (in.addend) {
+        const float* addend = in.addend + (size_t)source * cols;
+        float y[PER];
+#pragma unroll
+        for (int i = 0; i < PER; i++) y[i] = place_of(i) < cols ? addend[place_of(i)] : 0.0f;
+        if (in.post_weight) {
+            // fma(0, 0, sum) past the last column changes nothing: sums of squares are not -0.
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < PER; i++) sum = __fmaf_rn(y[i], y[i], sum);
+            const float r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, in.post_eps());
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                if (place_of(i) < cols) y[i] = __fmul_rn(__fmul_rn(y[i], r), in.post_weight[place_of(i)]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            h[i] = __fadd_rn(h[i], y[i]);
+            if (place_of(i) < cols) hidden[place_of(i)] = h[i];
+        }
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER; i++) sum = __fmaf_rn(h[i], h[i], sum);
+    const float r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, in.eps());
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        if (place_of(i) >= cols) continue;
+        const float value = __fmul_rn(__fmul_rn(h[i], r), in.weight[place_of(i)]);
+        bad |= !is_finite(value);
+        values[place_of(i)] = value;
+    }
+    bad = __syncthreads_or(bad);
+    if (bad && thread == 0) atomicMin(&in.status[source], (uint32_t)in.place);
+    store_row(out, values, bad, row, cols);
+}
+
+extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
+    quantise_norm_4(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    norm_row<4>(out, in);
+}
+
+extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
+    quantise_norm_16(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    norm_row<16>(out, in);
+}
+
+extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
+    quantise_norm_28(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    norm_row<28>(out, in);
+}
+
+// The same for rows of any length, which are read again where they are needed.
+extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
+    quantise_norm_any(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    __shared__ float lanes[QUANTISE_THREADS];
+    let_next_start();
+    wait_for_previous();
+    const int cols = (int)in.cols, row = blockIdx.x, source = in.indices ? (int)in.indices[row] : row;
+    float* h = in.hidden + (size_t)source * cols;
+    if (in.addend) {
+        const float* y = in.addend + (size_t)source * cols;
         float r = 1.0f, sum = 0.0f;
-        if (post_weight) {
+        if (in.post_weight) {
             for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) sum = __fmaf_rn(y[k], y[k], sum);
-            r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, post_eps);
+            r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, in.post_eps());
         }
         for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) {
-            const float term = post_weight ? __fmul_rn(__fmul_rn(y[k], r), post_weight[k]) : y[k];
+            const float term = in.post_weight ? __fmul_rn(__fmul_rn(y[k], r), in.post_weight[k]) : y[k];
             h[k] = __fadd_rn(h[k], term);
         }
     }
     // Every thread reads back only what it wrote itself.
     float sum = 0.0f;
     for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) sum = __fmaf_rn(h[k], h[k], sum);
-    const float r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, eps);
-    auto normed = [&](int k) { return __fmul_rn(__fmul_rn(h[k], r), weight[k]); };
-    if (staged) {
-        for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) row_values[k] = normed(k);
-        __syncthreads();
-        quantise_row(out, [&](int k) { return row_values[k]; }, row, cols, status, source, place);
-    } else {
-        __syncthreads();
-        quantise_row(out, normed, row, cols, status, source, place);
+    const float r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, in.eps());
+    auto normed = [&](int k) { return __fmul_rn(__fmul_rn(h[k], r), in.weight[k]); };
+    bool bad = false;
+    for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) bad |= !is_finite(normed(k));
+    bad = __syncthreads_or(bad);
+    if (bad && threadIdx.x == 0) atomicMin(&in.status[source], (uint32_t)in.place);
+    const int lane = threadIdx.x % 32, blocks = (cols + 255) / 256;
+    for (int block = threadIdx.x / 32; block < blocks; block += QUANTISE_THREADS / 32) {
+        float x[8];
+        eight_values(x, block, cols, lane, [&](int k) { return bad ? 0.0f : normed(k); });
+        store_group(out, x, row, block, blocks, cols, lane);
     }
 }
 
-// SiLU(gate) * up (rule 8) and quantisation of one row; both f32 [rows][cols].
+// Row and group of a warp, for kernels with a warp per group.
+struct WarpGroup {
+    int row, block, blocks, lane;
+    bool exists;
+    __device__ __forceinline__ WarpGroup(int rows, int cols) {
+        blocks = (cols + 255) / 256;
+        lane = threadIdx.x % 32;
+        const int64_t number = (int64_t)blockIdx.x * (QUANTISE_THREADS / 32) + threadIdx.x / 32;
+        row = (int)(number / blocks);
+        block = (int)(number % blocks);
+        exists = row < rows;
+    }
+};
+
+// Eight consecutive floats of a row, as two loads where they are aligned.
+__device__ __forceinline__ void load_eight(float (&x)[8], const float* row, int block, int cols, int lane) {
+    const int first = block * 256 + lane * 8;
+    if (cols % 4 == 0 && first + 8 <= cols) {
+        const float4 a = __ldcs((const float4*)(row + first)), b = __ldcs((const float4*)(row + first + 4));
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    } else {
+        eight_values(x, block, cols, lane, [&](int k) { return row[k]; });
+    }
+}
+
+// SiLU(gate) * up (rule 8) and quantisation of one group; both f32 [rows][cols].
 extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_silu(const __grid_constant__ ActivationForms out, const float* gate, const float* up, uint32_t cols_,
-                  uint32_t* status, uint32_t place, uint32_t staged) {
-    const int cols = (int)cols_, row = blockIdx.x;
-    const float *g = gate + (size_t)row * cols, *u = up + (size_t)row * cols;
-    auto product = [&](int k) { return silu_mul(g[k], u[k]); };
-    if (staged) {
-        for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) row_values[k] = product(k);
-        __syncthreads();
-        quantise_row(out, [&](int k) { return row_values[k]; }, row, cols, status, row, place);
-    } else {
-        quantise_row(out, product, row, cols, status, row, place);
-    }
+    quantise_silu(const __grid_constant__ ActivationForms out, const float* gate, const float* up, uint32_t rows,
+                  uint32_t cols, uint32_t* status, uint32_t place) {
+    let_next_start();
+    wait_for_previous();
+    const WarpGroup group((int)rows, (int)cols);
+    if (!group.exists) return;
+    float g[8], u[8];
+    load_eight(g, gate + (size_t)group.row * cols, group.block, (int)cols, group.lane);
+    load_eight(u, up + (size_t)group.row * cols, group.block, (int)cols, group.lane);
+#pragma unroll
+    for (int i = 0; i < 8; i++) g[i] = silu_mul(g[i], u[i]);
+    store_own_group(out, g, group.row, group.block, group.blocks, (int)cols, group.lane, status, place);
 }
 
-// Transforms the blocks of 32 * PARTS elements of the row in shared memory, a warp per block.
+// Transforms the blocks of 32 * PARTS elements of a group back (rule 8b). Lane l holds values l, l + 32, ... of the group.
 template <int PARTS>
-__device__ __forceinline__ void hadamard_row(float* x, int cols) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int first = warp * 32 * PARTS; first < cols; first += QUANTISE_THREADS * PARTS) {
+__device__ __forceinline__ void hadamard_group(float (&x)[8], int lane) {
+#pragma unroll
+    for (int first = 0; first < 8; first += PARTS) {
         float part[PARTS];
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) part[j] = x[first + lane + 32 * j];
+        for (int j = 0; j < PARTS; j++) part[j] = x[first + j];
         hadamard_block(part, 1.0f, lane);
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) x[first + lane + 32 * j] = part[j];
+        for (int j = 0; j < PARTS; j++) x[first + j] = part[j];
     }
 }
 
-// Attention's output of one row: transformed back (rule 8b) where `hadamard_block_len` is 32, 64, 128 or 256 and not 0,
-// times sigmoid(gate) (rule 8) where `gate` is given, then quantised. mixed, gate f32 [rows][cols]; dynamic shared memory
-// holds a row of floats.
+// Attention's output, one group: transformed back (rule 8b) where `hadamard_block_len` is 32, 64, 128 or 256 and not 0,
+// times sigmoid(gate) (rule 8) where `gate` is given, then quantised. mixed, gate f32 [rows][cols].
 extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_gate(const __grid_constant__ ActivationForms out, const float* mixed, const float* gate, uint32_t cols_,
-                  uint32_t hadamard_block_len, uint32_t* status, uint32_t place) {
-    const int cols = (int)cols_, row = blockIdx.x;
-    const float *o = mixed + (size_t)row * cols, *g = gate + (size_t)row * cols;
-    for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) row_values[k] = o[k];
-    __syncthreads();
+    quantise_gate(const __grid_constant__ ActivationForms out, const float* mixed, const float* gate, uint32_t rows,
+                  uint32_t cols, uint32_t hadamard_block_len, uint32_t* status, uint32_t place) {
+    __shared__ __align__(16) float values[QUANTISE_THREADS / 32][256];
+    let_next_start();
+    wait_for_previous();
+    const WarpGroup group((int)rows, (int)cols);
+    if (!group.exists) return;
+    const int lane = group.lane;
+    const size_t first = (size_t)group.row * cols + group.block * 256;
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const int k = lane + 32 * j;
+        x[j] = group.block * 256 + k < (int)cols ? mixed[first + k] : 0.0f;
+    }
+    // Blocks do not straddle groups, and a short last group ends with a whole block.
     switch (hadamard_block_len) {
-        case 32: hadamard_row<1>(row_values, cols); break;
-        case 64: hadamard_row<2>(row_values, cols); break;
-        case 128: hadamard_row<4>(row_values, cols); break;
-        case 256: hadamard_row<8>(row_values, cols); break;
+        case 32: hadamard_group<1>(x, lane); break;
+        case 64: hadamard_group<2>(x, lane); break;
+        case 128: hadamard_group<4>(x, lane); break;
+        case 256: hadamard_group<8>(x, lane); break;
     }
-    __syncthreads();
-    if (gate) {
-        for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) {
-            row_values[k] = __fmul_rn(row_values[k], sigmoid(g[k]));
-        }
-        __syncthreads();
+    float* own = values[threadIdx.x / 32];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const int k = lane + 32 * j;
+        const bool exists = group.block * 256 + k < (int)cols;
+        own[k] = gate && exists ? __fmul_rn(x[j], sigmoid(gate[first + k])) : x[j];
     }
-    quantise_row(out, [&](int k) { return row_values[k]; }, row, cols, status, row, place);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = own[lane * 8 + i];
+    store_own_group(out, x, group.row, group.block, group.blocks, (int)cols, lane, status, place);
 }
 
-// Quantisation alone of rows f32 [rows][cols].
+// Quantisation alone of rows f32 [rows][cols], one group.
 extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_plain(const __grid_constant__ ActivationForms out, const float* x, uint32_t cols_, uint32_t* status,
-                   uint32_t place) {
-    const int cols = (int)cols_, row = blockIdx.x;
-    quantise_row(out, [&](int k) { return x[(size_t)row * cols + k]; }, row, cols, status, row, place);
+    quantise_plain(const __grid_constant__ ActivationForms out, const float* values, uint32_t rows, uint32_t cols,
+                   uint32_t* status, uint32_t place) {
+    let_next_start();
+    wait_for_previous();
+    const WarpGroup group((int)rows, (int)cols);
+    if (!group.exists) return;
+    float x[8];
+    load_eight(x, values + (size_t)group.row * cols, group.block, (int)cols, group.lane);
+    store_own_group(out, x, group.row, group.block, group.blocks, (int)cols, group.lane, status, place);
 }

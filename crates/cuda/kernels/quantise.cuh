@@ -1,4 +1,4 @@
-// Rule 2 of docs/numerics.md for one row on one thread block, into every layout that a consumer of the row may want.
+// Rule 2 of docs/numerics.md, one warp per group of 256 values, into every layout that a consumer may want.
 #pragma once
 #include <cuda_fp16.h>
 #include "numerics.cuh"
@@ -100,32 +100,60 @@ __device__ __forceinline__ void store_groups32(const ActivationForms& out, const
     }
 }
 
-// Quantises row `row` of `cols` values, value(k) each, into the wanted forms; called by all QUANTISE_THREADS threads of the
-// block. A row with a NaN or an infinity becomes zeros, and status[status_row] is lowered to `place`.
-template <class Value>
-__device__ __forceinline__ void quantise_row(const ActivationForms& out, Value value, int row, int cols, uint32_t* status,
-                                             int status_row, uint32_t place) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = (cols + 255) / 256;
-    bool bad = false;
-    for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) bad |= !is_finite(value(k));
-    bad = __syncthreads_or(bad);
-    if (bad && threadIdx.x == 0) atomicMin(&status[status_row], place);
+// Stores group `block` of row `row` in every wanted form. Lane l holds values 8 l ... 8 l + 7 of the group, zeros past the
+// last column.
+__device__ __forceinline__ void store_group(const ActivationForms& out, const float (&x)[8], int row, int block, int blocks,
+                                            int cols, int lane) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(x[i]));
     if (out.floats) {
-        for (int k = threadIdx.x; k < cols; k += QUANTISE_THREADS) {
-            out.floats[(size_t)row * cols + k] = bad ? 0.0f : value(k);
-        }
-    }
-    for (int block = warp; block < blocks; block += QUANTISE_THREADS / 32) {
-        float x[8], largest = 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int k = block * 256 + lane * 8 + i;
-            x[i] = (k < cols && !bad) ? value(k) : 0.0f;
-            largest = fmaxf(largest, fabsf(x[i]));
+            if (k < cols) out.floats[(size_t)row * cols + k] = x[i];
         }
-        if (out.codes32) store_groups32(out, x, largest, row, block, blocks, lane);
-        if (out.codes256 || out.tile_scales) {
-            store_group256(out, x, warp_max(largest), row, block, blocks, lane);
+    }
+    if (out.codes32) store_groups32(out, x, largest, row, block, blocks, lane);
+    if (out.codes256 || out.tile_scales) store_group256(out, x, warp_max(largest), row, block, blocks, lane);
+}
+
+// Stores a group that one warp computed by itself. A group with a NaN or an infinity becomes zeros, and status[row] is
+// lowered to `place`: the row has then failed, and nobody reads the rest of it.
+__device__ __forceinline__ void store_own_group(const ActivationForms& out, float (&x)[8], int row, int block, int blocks,
+                                                int cols, int lane, uint32_t* status, uint32_t place) {
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++) bad |= !is_finite(x[i]);
+    if (__any_sync(ALL_LANES, bad)) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = 0.0f;
+        if (lane == 0) atomicMin(&status[row], place);
+    }
+    store_group(out, x, row, block, blocks, cols, lane);
+}
+
+// Stores a row whose values lie in `values`, shared memory; called by all QUANTISE_THREADS threads of the block. Of a row
+// that is `bad`, zeros.
+__device__ __forceinline__ void store_row(const ActivationForms& out, const float* values, bool bad, int row, int cols) {
+    const int lane = threadIdx.x % 32, blocks = (cols + 255) / 256;
+    for (int block = threadIdx.x / 32; block < blocks; block += QUANTISE_THREADS / 32) {
+        float x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int k = block * 256 + lane * 8 + i;
+            x[i] = k < cols && !bad ? values[k] : 0.0f;
         }
+        store_group(out, x, row, block, blocks, cols, lane);
+    }
+}
+
+// The eight values of a lane of group `block`: value(k), zeros past the last column.
+template <class Value>
+__device__ __forceinline__ void eight_values(float (&x)[8], int block, int cols, int lane, Value value) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int k = block * 256 + lane * 8 + i;
+        x[i] = k < cols ? value(k) : 0.0f;
     }
 }

@@ -6,6 +6,7 @@ use muser_kernels::matrix::{Form, MatrixError, Scan};
 use crate::activations::Forms;
 use crate::driver::{Context, DeviceBuffer, DriverError};
 use crate::queue::Queue;
+use crate::queue::matmul::OneRowKernel;
 
 /// Failure to make a matrix of a tensor.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,80 @@ impl MatrixSpec {
     }
 }
 
+/// Most rows of a product by the kernels for small batches.
+const SMALL_ROWS_MAX: usize = 32;
+/// Layout for many rows beside the rows as in the file; `kernels/prepared.cuh` has the bytes.
+#[derive(Debug)]
+enum Tiles {
+    /// There is none.
+    Nothing,
+    /// 4-bit codes in the order of f16 matrix instructions.
+    Half(DeviceBuffer<u8>),
+    /// Two 8-bit planes.
+    Planes(DeviceBuffer<u8>),
+}
+
+/// Kernels that compute a product. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// `matmul_half`: `Q4_K` and many rows.
+    Half,
+    /// `matmul_planes`: integer sub-scales and many rows.
+    Planes,
+    /// `matmul_half_8` to `_32`: the same tiles and few rows.
+    SmallHalf,
+    /// `matmul_planes_8` to `_32`: the same tiles and few rows.
+    SmallPlanes,
+    /// `gemv_q4_k`, `_q5_k`, `_q6_k`: one row.
+    OneRow,
+    /// `matmul_integer`: integer sub-scales.
+    Integer,
+    /// `matmul_scaled`: float scales.
+    Scaled,
+    /// `matmul_float`: float weights.
+    Float,
+}
+
+impl Path {
+    /// Every path, in the order in which they are launched.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Half,
+        Self::Planes,
+        Self::SmallHalf,
+        Self::SmallPlanes,
+        Self::OneRow,
+        Self::Integer,
+        Self::Scaled,
+        Self::Float,
+    ];
+
+    /// Outputs of a tile.
+    pub(crate) fn tile_outputs(self) -> usize {
+        match self {
+            Self::Half => 192,
+            Self::Planes => 128,
+            Self::OneRow => 1,
+            Self::SmallHalf | Self::SmallPlanes | Self::Integer | Self::Scaled | Self::Float => 64,
+        }
+    }
+
+    /// Bytes of the layout that is made for the path, for a matrix of `spec`.
+    fn bytes(self, spec: &MatrixSpec) -> usize {
+        let blocks = spec.cols / 256;
+        let tiles = spec.rows.div_ceil(self.tile_outputs()) * blocks;
+        match self {
+            Self::Half => tiles * 192 * (128 + 32 + 4),
+            Self::Planes => tiles * 128 * (2 * 256 + 4),
+            _ => 0,
+        }
+    }
+}
+
+/// True if the type has a layout for many rows.
+fn has_tiles(spec: &MatrixSpec) -> bool {
+    spec.ty.class() == WeightClass::IntegerScales && spec.scan.form() != Form::General
+}
+
 /// A weight matrix in device memory, `rows` outputs by `cols` inputs.
 #[derive(Debug)]
 pub struct DeviceMatrix {
@@ -52,6 +127,9 @@ pub struct DeviceMatrix {
     row_bytes: usize,
     /// The rows as in the file, one after the other.
     raw: DeviceBuffer<u8>,
+    tiles: Tiles,
+    /// True if `gemv.cu` has a kernel for the type and this device has the shared memory for its columns.
+    has_one_row_kernel: bool,
 }
 
 impl DeviceMatrix {
@@ -62,7 +140,10 @@ impl DeviceMatrix {
     pub fn new(context: &Context, spec: MatrixSpec) -> Result<Self, DeviceMatrixError> {
         let row_bytes = spec.row_bytes()?;
         let bytes = row_bytes.checked_mul(spec.rows).ok_or(MatrixError::Bytes { expected: usize::MAX, got: 0 })?;
-        Ok(Self { spec, row_bytes, raw: DeviceBuffer::new(context, bytes)? })
+        let has_one_row_kernel = OneRowKernel::of(context, &spec).is_some();
+        // Copies of 16 bytes may reach past the last row.
+        let raw = DeviceBuffer::new(context, bytes.next_multiple_of(16))?;
+        Ok(Self { spec, row_bytes, raw, tiles: Tiles::Nothing, has_one_row_kernel })
     }
 
     /// The matrix of `raw`, a whole tensor as in the file: for tests and tools.
@@ -77,8 +158,9 @@ impl DeviceMatrix {
     ) -> Result<Self, DeviceMatrixError> {
         let spec = MatrixSpec { ty, rows, cols, scan: Scan::of(ty, cols, 0, raw)?, scale: None };
         let mut matrix = Self::new(queue.context(), spec)?;
-        if raw.len() != matrix.raw.len() {
-            return Err(MatrixError::Bytes { expected: matrix.raw.len(), got: raw.len() }.into());
+        let expected = rows * matrix.row_bytes;
+        if raw.len() != expected {
+            return Err(MatrixError::Bytes { expected, got: raw.len() }.into());
         }
         queue.stream().upload(raw, &mut matrix.raw, 0)?;
         Ok(matrix)
@@ -91,7 +173,8 @@ impl DeviceMatrix {
         self
     }
 
-    /// The bytes of the rows as in the file, to be uploaded in any order and any pieces.
+    /// The bytes of the rows as in the file, to be uploaded in any order and any pieces. The copies must have ended
+    /// ([`Queue::sync`] or an event) before the first product, which reads weights ahead of the kernels before it.
     pub fn raw_mut(&mut self) -> &mut DeviceBuffer<u8> {
         &mut self.raw
     }
@@ -111,35 +194,88 @@ impl DeviceMatrix {
         self.spec.cols
     }
 
-    /// Bytes of device memory that the matrix takes.
+    /// Bytes of device memory that the matrix takes, prepared layouts included.
     pub fn bytes(&self) -> usize {
-        self.raw.bytes()
+        let tiles = match &self.tiles {
+            Tiles::Nothing => 0,
+            Tiles::Half(tiles) | Tiles::Planes(tiles) => tiles.bytes(),
+        };
+        self.raw.bytes() + tiles
     }
 
-    /// Layouts in which this matrix wants its activations.
-    pub fn forms(&self) -> Forms {
-        match self.spec.ty.class() {
-            WeightClass::IntegerScales => Forms::CODES_256,
-            WeightClass::FloatScales => Forms::CODES_32,
-            WeightClass::Float => Forms::FLOATS,
+    /// Makes the layout for products with more than one row from the uploaded rows, where this device and the type have
+    /// one, and waits for it. It costs memory ([`DeviceMatrix::prepared_bytes_max`]) and changes no result. A matrix that
+    /// is only used for decoding does without.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`], which leaves the matrix usable as it was, or the error of earlier work.
+    pub fn prepare(&mut self, queue: &mut Queue) -> Result<(), DriverError> {
+        if has_tiles(&self.spec) && queue.context().capability().is_hopper() {
+            let is_half = self.spec.ty == WeightType::Q4_K && queue.half_tiles_fit(self)?;
+            let path = if is_half { Path::Half } else { Path::Planes };
+            let tiles = queue.layout(self, path, path.bytes(&self.spec))?;
+            self.tiles = if is_half { Tiles::Half(tiles) } else { Tiles::Planes(tiles) };
+        }
+        queue.sync()
+    }
+
+    /// Bytes that [`DeviceMatrix::prepare`] takes at most on a device that has the layouts: two per weight, or 0.64 for
+    /// nearly every `Q4_K` tensor.
+    pub fn prepared_bytes_max(spec: &MatrixSpec) -> usize {
+        if has_tiles(spec) { Path::Planes.bytes(spec) } else { 0 }
+    }
+
+    /// Layouts in which this matrix wants `rows` rows of activations.
+    pub fn forms(&self, rows: usize) -> Forms {
+        match self.path(rows) {
+            Path::Half | Path::SmallHalf => Forms::HALF_TILES,
+            Path::Planes | Path::SmallPlanes => Forms::BYTE_TILES,
+            Path::OneRow | Path::Integer => Forms::CODES_256,
+            Path::Scaled => Forms::CODES_32,
+            Path::Float => Forms::FLOATS,
         }
     }
 
-    pub(crate) fn raw(&self) -> &DeviceBuffer<u8> {
-        &self.raw
+    /// The kernels that multiply this matrix with `rows` rows.
+    pub(crate) fn path(&self, rows: usize) -> Path {
+        match self.spec.ty.class() {
+            WeightClass::FloatScales => Path::Scaled,
+            WeightClass::Float => Path::Float,
+            WeightClass::IntegerScales if rows == 1 && self.has_one_row_kernel => Path::OneRow,
+            WeightClass::IntegerScales => match &self.tiles {
+                Tiles::Half(_) if rows <= SMALL_ROWS_MAX => Path::SmallHalf,
+                Tiles::Half(_) => Path::Half,
+                Tiles::Planes(_) if rows <= SMALL_ROWS_MAX => Path::SmallPlanes,
+                Tiles::Planes(_) => Path::Planes,
+                Tiles::Nothing => Path::Integer,
+            },
+        }
+    }
+
+    /// The weights in the layout of `path`, which is one of this matrix's.
+    pub(crate) fn weights(&self, path: Path) -> &DeviceBuffer<u8> {
+        match (path, &self.tiles) {
+            (Path::Half | Path::SmallHalf, Tiles::Half(tiles)) => tiles,
+            (Path::Planes | Path::SmallPlanes, Tiles::Planes(tiles)) => tiles,
+            _ => &self.raw,
+        }
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Type and form as the kernels read them.
-    pub(crate) fn type_and_form(&self) -> u64 {
-        let form = match self.spec.scan.form() {
+    /// The form as the kernels number it.
+    pub(crate) fn form(&self) -> u32 {
+        match self.spec.scan.form() {
             Form::HalfSteps => 0,
             Form::WholeSteps => 1,
-            Form::General => 2u64,
-        };
-        u64::from(self.spec.ty as u32) | form << 32
+            Form::General => 2,
+        }
+    }
+
+    /// Type and form as the kernels read them.
+    pub(crate) fn type_and_form(&self) -> u64 {
+        u64::from(self.spec.ty as u32) | u64::from(self.form()) << 32
     }
 }

@@ -28,6 +28,7 @@ fn operand(world: &mut World, case: &mut Case, (ty, flavour): (WeightType, Flavo
     if ty == WeightType::NVFP4 {
         (cpu, device) = (cpu.with_scale(0.013), device.with_scale(0.013));
     }
+    device.prepare(&mut world.queue).expect("room for a prepared layout");
     let bias = case.rng.bool().then(|| {
         let bias: Vec<f32> = (0..outputs).map(|_| case.rng.f32() - 0.5).collect();
         let device = world.upload(&bias);
@@ -39,7 +40,7 @@ fn operand(world: &mut World, case: &mut Case, (ty, flavour): (WeightType, Flavo
 /// One launch over `operands` against the CPU, then repeated: outputs are poisoned before every launch.
 fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
     let (rows, cols) = (case.rows, case.cols);
-    let x = case.rows();
+    let x = case.finite_rows();
     let mut cpu_x = CpuActivations::new(rows, cols);
     case.cpu.quantise_rows(cols, FormatSet::ALL, &mut cpu_x, |_, row, out| {
         out.copy_from_slice(&x[row * cols..][..cols]);
@@ -71,13 +72,14 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
         let (ty, outputs) = (operand.cpu.weight_type(), operand.cpu.rows());
         world.compare(&format!("{what} {ty} {rows} x {cols} -> {outputs} (product {number})"), outputs, want, got);
     }
-    // Against the first launch, on the device: other kernels run between, the outputs are poisoned.
+    // Against the first launch, on the device: other kernels run between, outputs and workspace are poisoned.
     let references: Vec<DeviceBuffer<f32>> = first.iter().map(|values| world.upload(values)).collect();
     let mut other_x = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
     for _ in 0..world.repeats {
         let mut failures = Failures { status: &mut status, place: 0 };
         world.queue.quantise(&mut other_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);
         outputs.iter_mut().for_each(|out| world.queue.fill(out, 0xff));
+        world.queue.poison_workspace();
         run(world, &mut outputs);
         for (reference, out) in references.iter().zip(&outputs) {
             world.compare_on_device(&format!("{what} {rows} x {cols}, repeated"), reference, out);
@@ -105,6 +107,38 @@ pub fn run(world: &mut World) {
     }
     mixed(world);
     long(world);
+    shared_tiles(world);
+}
+
+/// Rows, columns and outputs: for many rows, and for each width of the kernels for few.
+const SHARED: [(usize, usize, usize); 9] = [
+    (1, 6656, 12_000),
+    (1, 19_968, 3001),
+    (512, 1536, 8000),
+    (130, 6656, 14_000),
+    (1030, 512, 3333),
+    (2, 1536, 40_000),
+    (8, 512, 8704),
+    (13, 1536, 39_936),
+    (32, 6656, 8704),
+];
+
+/// More tiles than the device has processors, and no multiple of them: tiles are cut between thread blocks. Repeated ten
+/// times as often as the others.
+fn shared_tiles(world: &mut World) {
+    let repeats = world.repeats;
+    world.repeats = repeats * 10;
+    for (seed, ty) in [WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::IQ4_XS].into_iter().enumerate()
+    {
+        for flavour in [Flavour::Ordinary, Flavour::NearLimits, Flavour::ExtremeCodes] {
+            for (rows, cols, outputs) in SHARED {
+                let mut case = Case::new(rows, cols, 200 + seed as u64);
+                let operands = [operand(world, &mut case, (ty, flavour), outputs)];
+                check(world, &mut case, &format!("shared {flavour:?}"), &operands);
+            }
+        }
+    }
+    world.repeats = repeats;
 }
 
 /// Four products at once, of one class and of several.

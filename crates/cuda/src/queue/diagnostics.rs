@@ -6,6 +6,15 @@ use crate::driver::{Arguments, DeviceBuffer, Launch};
 pub(crate) const KERNELS: &[&str] = &["count_differences"];
 
 impl Queue {
+    /// Enqueues overwriting the memory that kernels use between each other with NaNs, so that a check sees a kernel that reads
+    /// what it has not written.
+    pub fn poison_workspace(&mut self) {
+        if self.failed.is_none() {
+            let filled = self.stream.fill(&mut self.hand_over.sums, 0xff);
+            self.note(filled);
+        }
+    }
+
     /// Enqueues counting the floats in which two buffers differ by bits, two NaNs being equal: `found[0]` grows by the count
     /// and `found[1]` sinks to the first index.
     ///

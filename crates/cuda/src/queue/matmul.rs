@@ -1,12 +1,14 @@
 //! Products of activation rows with weight matrices (rules 3, 4 and 4b of `docs/numerics.md`).
 
-use muser_kernels::formats::WeightClass;
+use muser_kernels::formats::WeightType;
+use muser_kernels::matrix::Form;
 
 use super::{Queue, dimension};
 use crate::activations::Activations;
-use crate::driver::{Arguments, DeviceBuffer, Launch};
-use crate::matrix::DeviceMatrix;
+use crate::driver::{Arguments, Context, DeviceBuffer, Launch};
+use crate::matrix::{DeviceMatrix, MatrixSpec, Path};
 
+/// Kernels of `matmul.cu`.
 pub(crate) const KERNELS: &[&str] = &[
     "matmul_integer_8",
     "matmul_integer_64",
@@ -15,14 +17,28 @@ pub(crate) const KERNELS: &[&str] = &[
     "matmul_float_1",
     "matmul_float_8",
 ];
+/// The kernel of `matmul_half.cu`.
+pub(crate) const HALF_KERNELS: &[&str] = &["matmul_half"];
+/// The kernel of `matmul_planes.cu`.
+pub(crate) const PLANES_KERNELS: &[&str] = &["matmul_planes"];
+
+/// Kernels of `matmul_small.cu`.
+pub(crate) const SMALL_KERNELS: &[&str] =
+    &["matmul_half_8", "matmul_half_16", "matmul_half_32", "matmul_planes_8", "matmul_planes_16", "matmul_planes_32"];
+/// Kernels of `gemv.cu`.
+pub(crate) const ONE_ROW_KERNELS: &[&str] = &["gemv_q4_k", "gemv_q5_k", "gemv_q6_k"];
 
 /// Most products of one operation.
 pub const PRODUCTS_MAX: usize = 4;
 
-/// Outputs of a thread block, as in `kernels/matmul.cu`.
-const TILE_OUTPUTS: usize = 64;
-/// Bytes between rows of codes in shared memory.
+/// Bytes between rows of codes in the shared memory of `kernels/matmul.cu`.
 const PITCH: usize = 272;
+/// Tokens of a tile of the Hopper kernels.
+const HOPPER_TOKENS: usize = 128;
+/// Shared memory of `matmul_half`: eight chunks of activations, two slots of weights, barriers.
+const HALF_SHARED_BYTES: u32 = 8 * 16384 + 2 * (31488 + 512) + 160;
+/// Shared memory of `matmul_planes`: two stages, four slots of scales, barriers.
+const PLANES_SHARED_BYTES: u32 = 2 * (65536 + 32768) + 4 * 1024 + 32;
 
 /// One product of a step's activations: `out = matrix * activations + bias`.
 #[derive(Debug)]
@@ -48,52 +64,205 @@ impl Queue {
             assert_eq!(matrix.cols(), cols, "columns of a matrix and its activations");
             assert!(out.len() >= rows * outputs, "{rows} rows of {outputs} outputs in room for {}", out.len());
             assert!(bias.is_none_or(|bias| bias.len() >= outputs), "a bias of {outputs} outputs");
-            assert!(activations.forms().contains(matrix.forms()), "{:?} of a product", matrix.forms());
+            let forms = matrix.forms(rows);
+            assert!(activations.forms().contains(forms), "{forms:?} of a product from {:?}", activations.forms());
         }
-        for class in [WeightClass::IntegerScales, WeightClass::FloatScales, WeightClass::Float] {
-            let of_class: Vec<&DeviceProduct<'_>> =
-                products.iter().filter(|product| product.matrix.spec().ty.class() == class).collect();
-            if !of_class.is_empty() {
-                self.general(class, activations, &of_class);
+        for path in Path::ALL {
+            if products.iter().all(|product| product.matrix.path(rows) != path) {
+                continue;
+            }
+            match path {
+                Path::Half | Path::Planes => self.hopper(path, activations, products),
+                Path::SmallHalf | Path::SmallPlanes => self.small(path, activations, products),
+                Path::OneRow => self.one_row(activations, products),
+                Path::Integer | Path::Scaled | Path::Float => self.general(path, activations, products),
             }
         }
     }
 
-    /// The products of one class by the kernels that take every type and shape.
-    fn general(&mut self, class: WeightClass, x: &Activations, products: &[&DeviceProduct<'_>]) {
-        let (rows, blocks) = (x.rows(), x.blocks());
-        let (items, tiles) = items(products, TILE_OUTPUTS);
+    /// The products of one path by the kernels that take every type and shape.
+    fn general(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+        let (rows, blocks, outputs) = (x.rows(), x.blocks(), path.tile_outputs());
+        let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
         let start = Arguments::new().structure(&items);
         // Few rows take narrow tiles: the work of a tile hardly depends on how many of its rows there are.
-        let (narrow, wide) = if class == WeightClass::Float { (1, 8) } else { (8, 64) };
+        let (narrow, wide) = if path == Path::Float { (1, 8) } else { (8, 64) };
         let tile_rows = if rows <= narrow { narrow } else { wide };
         let is_wide = tile_rows == wide;
-        let (kernel, arguments, shared) = match class {
-            WeightClass::IntegerScales => (
+        let (kernel, arguments, shared) = match path {
+            Path::Integer => (
                 if is_wide { "matmul_integer_64" } else { "matmul_integer_8" },
                 start.buffer(&x.codes256).buffer(&x.scales256).buffer(&x.sums256).size(rows).size(blocks),
-                (2 * TILE_OUTPUTS + tile_rows) * PITCH + 4 * (2 * TILE_OUTPUTS + tile_rows) + 16 * tile_rows + 512,
+                (2 * outputs + tile_rows) * PITCH + 4 * (2 * outputs + tile_rows) + 16 * tile_rows + 8 * outputs,
             ),
-            WeightClass::FloatScales => (
+            Path::Scaled => (
                 if is_wide { "matmul_scaled_64" } else { "matmul_scaled_8" },
                 start.buffer(&x.codes32).buffer(&x.scales32).buffer(&x.sums32).size(rows).size(blocks).size(x.cols()),
-                (TILE_OUTPUTS + tile_rows) * PITCH + 4 * (24 * TILE_OUTPUTS + 16 * tile_rows),
+                (outputs + tile_rows) * PITCH + 4 * (24 * outputs + 16 * tile_rows),
             ),
-            WeightClass::Float => (
+            _ => (
                 if is_wide { "matmul_float_8" } else { "matmul_float_1" },
                 start.buffer(&x.floats).size(rows).size(x.cols()),
                 0,
             ),
         };
-        let threads = if class != WeightClass::Float && !is_wide { 128 } else { 256 };
+        let threads = if path != Path::Float && !is_wide { 128 } else { 256 };
         let launch = Launch::of(dimension(tiles), threads).rows(dimension(rows.div_ceil(tile_rows)));
-        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, and the activations are of this class.
-        unsafe { self.launch(kernel, &launch.shared(dimension(shared)), arguments) };
+        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, and the activations are of this path.
+        unsafe { self.launch(kernel, &self.early(launch.shared(dimension(shared))), arguments) };
+    }
+
+    /// Products with one row, a launch for each type.
+    fn one_row(&mut self, x: &Activations, products: &[DeviceProduct<'_>]) {
+        for kernel in ONE_ROW_KERNELS {
+            let of_kernel = |matrix: &DeviceMatrix| {
+                matrix.path(1) == Path::OneRow && OneRowKernel::name(matrix.spec().ty) == Some(*kernel)
+            };
+            let Some(first) = products.iter().find(|product| of_kernel(product.matrix)) else { continue };
+            let Some(one_row) = OneRowKernel::of(self.context(), first.matrix.spec()) else { continue };
+            let (items, rows) = items(products, Path::OneRow, of_kernel);
+            let arguments = Arguments::new()
+                .structure(&items)
+                .buffer(&x.codes256)
+                .buffer(&x.scales256)
+                .buffer(&x.sums256)
+                .size(x.blocks())
+                .size(rows)
+                .size(one_row.pass_rows);
+            let thread_blocks = dimension(rows).min(self.context().processors() * one_row.blocks_per_processor);
+            let launch = self.early(Launch::of(thread_blocks, 256).shared(dimension(one_row.shared_bytes)));
+            // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, and there is one row.
+            unsafe { self.launch(one_row.name, &launch, arguments) };
+        }
+    }
+
+    /// The products of one path by a kernel for Hopper and 1 to 32 rows.
+    fn small(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+        let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
+        let is_half = path == Path::SmallHalf;
+        let activation_tiles = if is_half { &x.half_tiles } else { &x.byte_tiles };
+        let small = SmallKernel::of(path, x.rows());
+        // No more thread blocks than tiles, or a tile would be cut twice; as many as are resident together.
+        let thread_blocks = dimension(tiles).min(self.context().processors() * small.blocks_per_processor);
+        let arguments = Arguments::new()
+            .structure(&items)
+            .buffer(activation_tiles)
+            .buffer(&x.tile_scales)
+            .buffer(&self.hand_over.sums)
+            .buffer(&self.hand_over.flags)
+            .size(x.rows())
+            .size(x.blocks())
+            .size(tiles);
+        let launch = self.early(Launch::of(thread_blocks, 160).shared(small.shared_bytes));
+        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, the activations are of this path, and the
+        // hand-over has room for as many thread blocks.
+        unsafe { self.launch(small.kernel, &launch, arguments) };
+    }
+
+    /// The products of one path by a kernel for Hopper and many rows.
+    fn hopper(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+        let (rows, blocks) = (x.rows(), x.blocks());
+        let (items, output_tiles) = items(products, path, |matrix| matrix.path(rows) == path);
+        let (kernel, tiles, threads, shared) = match path {
+            Path::Half => ("matmul_half", &x.half_tiles, 512, HALF_SHARED_BYTES),
+            _ => ("matmul_planes", &x.byte_tiles, 384, PLANES_SHARED_BYTES),
+        };
+        // No more thread blocks than tiles, or a tile would be cut twice.
+        let tiles_in_all = output_tiles * rows.div_ceil(HOPPER_TOKENS);
+        let thread_blocks = dimension(tiles_in_all).min(self.context().processors());
+        let arguments = Arguments::new()
+            .structure(&items)
+            .buffer(tiles)
+            .buffer(&x.tile_scales)
+            .buffer(&self.hand_over.sums)
+            .buffer(&self.hand_over.flags)
+            .size(rows)
+            .size(blocks)
+            .size(output_tiles);
+        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, the activations are of this path, and the
+        // hand-over has room for a thread block on every processor.
+        unsafe { self.launch(kernel, &self.early(Launch::of(thread_blocks, threads).shared(shared)), arguments) };
     }
 }
 
-/// The kernels' `MatmulItems`, and the number of tiles of `tile_outputs` outputs in all of them.
-fn items(products: &[&DeviceProduct<'_>], tile_outputs: usize) -> ([u64; 8 * PRODUCTS_MAX], usize) {
+/// A kernel of `gemv.cu` and its launch.
+pub(crate) struct OneRowKernel {
+    name: &'static str,
+    shared_bytes: usize,
+    /// Outputs whose terms fit shared memory together.
+    pass_rows: usize,
+    blocks_per_processor: u32,
+}
+
+impl OneRowKernel {
+    /// The kernel for a type.
+    fn name(ty: WeightType) -> Option<&'static str> {
+        match ty {
+            WeightType::Q4_K => Some("gemv_q4_k"),
+            WeightType::Q5_K => Some("gemv_q5_k"),
+            WeightType::Q6_K => Some("gemv_q6_k"),
+            _ => None,
+        }
+    }
+
+    /// The kernel for a matrix of `spec`; `None` if there is none or the device has too little shared memory.
+    pub(crate) fn of(context: &Context, spec: &MatrixSpec) -> Option<Self> {
+        if spec.scan.form() == Form::General {
+            return None;
+        }
+        let name = Self::name(spec.ty)?;
+        // A run of blocks is 32 of them, of `Q6_K` 16.
+        let run_bytes = spec.ty.block_bytes() * if spec.ty == WeightType::Q6_K { 16 } else { 32 };
+        let blocks = spec.cols / 256;
+        // Two stages of eight warps; codes, sums and scales of the row.
+        let fixed = 8 * 2 * (run_bytes + 16) + blocks * (PITCH + 16) + blocks.next_multiple_of(4) * 4;
+        let row_bytes = 8 * (blocks + 1);
+        let all = context.shared_bytes_max() as usize;
+        // Two thread blocks share a processor where at least 16 rows fit each; the system keeps 1 KB of each for itself.
+        let rows_in = |room: usize| room.saturating_sub(fixed) / row_bytes;
+        let (blocks_per_processor, room) = [(2, all / 2 - 1024), (1, all)]
+            .into_iter()
+            .find(|&(blocks_per_processor, room)| rows_in(room) >= if blocks_per_processor == 2 { 16 } else { 1 })?;
+        let pass_rows = rows_in(room).min(256);
+        Some(Self { name, shared_bytes: fixed + pass_rows * row_bytes, pass_rows, blocks_per_processor })
+    }
+}
+
+/// A kernel of `matmul_small.cu`.
+struct SmallKernel {
+    kernel: &'static str,
+    shared_bytes: u32,
+    /// Thread blocks that are resident together on a processor, at most [`super::HandOver::BLOCKS_PER_PROCESSOR`].
+    blocks_per_processor: u32,
+}
+
+impl SmallKernel {
+    /// The kernel of `path` whose tile holds `rows` rows.
+    fn of(path: Path, rows: usize) -> Self {
+        let (kernel, width, stages, blocks_per_processor) = match (path, rows) {
+            (Path::SmallHalf, ..=8) => ("matmul_half_8", 8, 3, 4),
+            (Path::SmallHalf, ..=16) => ("matmul_half_16", 16, 2, 4),
+            (Path::SmallHalf, _) => ("matmul_half_32", 32, 2, 3),
+            (_, ..=8) => ("matmul_planes_8", 8, 2, 3),
+            (_, ..=16) => ("matmul_planes_16", 16, 2, 2),
+            (_, _) => ("matmul_planes_32", 32, 2, 2),
+        };
+        // Activations, weights of 64 outputs, their D, and the activations' scales, by stage; then the barriers.
+        let stage: u32 = match path {
+            Path::SmallHalf => width * 512 + 64 * (128 + 32 + 4) + width * 4,
+            _ => width * 256 + 64 * (512 + 4) + width * 4,
+        };
+        Self { kernel, shared_bytes: stages * stage.next_multiple_of(1024) + 128, blocks_per_processor }
+    }
+}
+
+/// The kernels' `MatmulItems` for the products over `wanted` matrices, which take `path`, and the number of their tiles.
+fn items(
+    products: &[DeviceProduct<'_>],
+    path: Path,
+    wanted: impl Fn(&DeviceMatrix) -> bool,
+) -> ([u64; 8 * PRODUCTS_MAX], usize) {
+    let products = products.iter().filter(|product| wanted(product.matrix));
     // A first tile that no block reaches marks the items past the last.
     let mut items = [0; 8 * PRODUCTS_MAX];
     items.iter_mut().skip(7).step_by(8).for_each(|first_tile| *first_tile = u64::MAX);
@@ -101,7 +270,7 @@ fn items(products: &[&DeviceProduct<'_>], tile_outputs: usize) -> ([u64; 8 * PRO
     for (item, DeviceProduct { matrix, bias, out }) in items.chunks_exact_mut(8).zip(products) {
         let scale = matrix.spec().scale.map_or(0, |scale| u64::from(scale.to_bits()) | 1 << 32);
         item.copy_from_slice(&[
-            matrix.raw().address(),
+            matrix.weights(path).address(),
             bias.map_or(0, DeviceBuffer::address),
             out.address(),
             matrix.rows() as u64,
@@ -110,7 +279,7 @@ fn items(products: &[&DeviceProduct<'_>], tile_outputs: usize) -> ([u64; 8 * PRO
             scale,
             tiles as u64,
         ]);
-        tiles += matrix.rows().div_ceil(tile_outputs);
+        tiles += matrix.rows().div_ceil(path.tile_outputs());
     }
     (items, tiles)
 }

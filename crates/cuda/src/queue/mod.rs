@@ -6,6 +6,7 @@ pub mod diagnostics;
 pub mod heads;
 pub mod matmul;
 pub mod pages;
+pub mod prepare;
 pub mod quantise;
 pub mod rows;
 
@@ -32,6 +33,31 @@ pub struct Queue {
     stream: Stream,
     kernels: Arc<Kernels>,
     failed: Option<DriverError>,
+    hand_over: HandOver,
+}
+
+/// Sums of tiles that two thread blocks of a Hopper kernel share (`kernels/stream_k.cuh`).
+#[derive(Debug)]
+struct HandOver {
+    sums: DeviceBuffer<f32>,
+    /// All zero between two launches.
+    flags: DeviceBuffer<u32>,
+}
+
+impl HandOver {
+    /// Most sums of the thread blocks of a processor: 64 of each of 384 threads.
+    const SUMS: usize = 64 * 384;
+    /// Most thread blocks of a processor.
+    const BLOCKS_PER_PROCESSOR: usize = 4;
+
+    fn new(stream: &Stream) -> Result<Self, DriverError> {
+        let context = stream.context();
+        let processors = if context.capability().is_hopper() { context.processors() as usize } else { 0 };
+        let sums = DeviceBuffer::new(context, processors * Self::SUMS)?;
+        let mut flags = DeviceBuffer::new(context, processors * Self::BLOCKS_PER_PROCESSOR)?;
+        stream.fill(&mut flags, 0)?;
+        Ok(Self { sums, flags })
+    }
 }
 
 impl Queue {
@@ -40,7 +66,9 @@ impl Queue {
     /// # Errors
     /// The driver's refusal.
     pub fn new(context: &Context, kernels: Arc<Kernels>) -> Result<Self, DriverError> {
-        Ok(Self { stream: Stream::new(context)?, kernels, failed: None })
+        let stream = Stream::new(context)?;
+        let hand_over = HandOver::new(&stream)?;
+        Ok(Self { stream, kernels, failed: None, hand_over })
     }
 
     /// The device that the queue runs on.
@@ -92,6 +120,11 @@ impl Queue {
             .function(kernel)
             .and_then(|function| unsafe { self.stream.launch(function, launch, &mut arguments) });
         self.note(launched);
+    }
+
+    /// `launch` started early where the device can: for kernels that call `wait_for_previous` (`kernels/launch.cuh`).
+    pub(crate) fn early(&self, launch: Launch) -> Launch {
+        if self.context().capability().is_hopper() { launch.early() } else { launch }
     }
 
     fn note(&mut self, result: Result<(), DriverError>) {

@@ -4,12 +4,18 @@ use super::{Failures, Queue, dimension};
 use crate::activations::{Activations, Forms};
 use crate::driver::{Arguments, DeviceBuffer, Launch};
 
-pub(crate) const KERNELS: &[&str] = &["quantise_norm", "quantise_silu", "quantise_gate", "quantise_plain"];
+pub(crate) const KERNELS: &[&str] = &[
+    "quantise_norm_4",
+    "quantise_norm_16",
+    "quantise_norm_28",
+    "quantise_norm_any",
+    "quantise_silu",
+    "quantise_gate",
+    "quantise_plain",
+];
 
 /// Threads of a block, as in `kernels/quantise.cuh`.
-const THREADS: u32 = 256;
-/// Shared memory that the kernels need beside the row.
-const FIXED_SHARED_BYTES: usize = 2048;
+const THREADS: usize = 256;
 
 /// Weight and epsilon of a norm.
 #[derive(Clone, Copy, Debug)]
@@ -94,26 +100,34 @@ impl Queue {
             assert!(post_norm.is_none_or(|norm| norm.weight.len() >= cols), "a norm weight for {cols} columns");
         }
         out.begin(count, cols, forms);
-        let shared_bytes = self.row_bytes_if_it_fits(cols);
-        let arguments = Arguments::new()
-            .structure(&out.addresses())
-            .buffer(hidden)
-            .optional(indices)
-            .optional(residual.map(|residual| residual.addend))
-            .optional(post_norm.map(|norm| norm.weight))
-            .f32(post_norm.map_or(0.0, |norm| norm.eps))
-            .buffer(norm.weight)
-            .f32(norm.eps)
-            .size(cols)
-            .buffer(failures.status)
-            .u32(failures.place)
-            .u32(u32::from(shared_bytes > 0));
-        let launch = Launch::of(dimension(count), THREADS).shared(shared_bytes);
+        let address = |buffer: Option<&DeviceBuffer<f32>>| buffer.map_or(0, DeviceBuffer::address);
+        let post_eps = post_norm.map_or(0, |norm| norm.eps.to_bits());
+        let operands = [
+            hidden.address(),
+            indices.map_or(0, DeviceBuffer::address),
+            address(residual.map(|residual| residual.addend)),
+            address(post_norm.map(|norm| norm.weight)),
+            norm.weight.address(),
+            failures.status.address(),
+            cols as u64,
+            u64::from(norm.eps.to_bits()) | u64::from(post_eps) << 32,
+            u64::from(failures.place),
+        ];
+        let arguments = Arguments::new().structure(&out.addresses()).structure(&operands);
+        // Rows of up to so many values per thread stay in registers.
+        let kernel = match cols.div_ceil(THREADS) {
+            0..=4 => "quantise_norm_4",
+            5..=16 => "quantise_norm_16",
+            17..=28 => "quantise_norm_28",
+            _ => "quantise_norm_any",
+        };
+        let launch = self.early(Launch::of(dimension(count), dimension(THREADS)));
         // SAFETY: the kernel's parameters in order; the lengths were checked above, and indices are the caller's rows.
-        unsafe { self.launch("quantise_norm", &launch, arguments) };
+        unsafe { self.launch(kernel, &launch, arguments) };
     }
 
-    /// `SiLU(gate) * up`, quantised; both `[rows, cols]`. Rows that are not finite become zeros and are reported.
+    /// `SiLU(gate) * up`, quantised; both `[rows, cols]`. Rows that are not finite are reported, and those of their groups of
+    /// 256 that are not finite become zeros.
     ///
     /// # Panics
     /// If a buffer is too short.
@@ -128,26 +142,24 @@ impl Queue {
         assert!(gate.len().min(up.len()) >= rows * cols, "gate and up of {rows} rows of {cols} values");
         assert!(failures.status.len() >= rows, "status of {rows} rows");
         out.begin(rows, cols, forms);
-        let shared_bytes = self.row_bytes_if_it_fits(cols);
         let arguments = Arguments::new()
             .structure(&out.addresses())
             .buffer(gate)
             .buffer(up)
+            .size(rows)
             .size(cols)
             .buffer(failures.status)
-            .u32(failures.place)
-            .u32(u32::from(shared_bytes > 0));
-        let launch = Launch::of(dimension(rows), THREADS).shared(shared_bytes);
+            .u32(failures.place);
+        let launch = self.group_launch(out);
         // SAFETY: the kernel's parameters in order; the lengths were checked above.
         unsafe { self.launch("quantise_silu", &launch, arguments) };
     }
 
-    /// The heads' outputs, transformed back and gated where asked for, quantised. Rows that are not finite become zeros and
-    /// are reported.
+    /// The heads' outputs, transformed back and gated where asked for, quantised. Rows that are not finite are reported, and
+    /// those of their groups of 256 that are not finite become zeros.
     ///
     /// # Panics
-    /// If a buffer is too short, the head dimension is no multiple of 32 up to 256, or a row does not fit shared memory
-    /// (`cols` above 24,000 on the smallest supported chips).
+    /// If a buffer is too short or the head dimension is no multiple of 32 up to 256.
     pub fn gate_quantise(&mut self, out: &mut Activations, rows: &GateRows<'_>, failures: &mut Failures<'_>) {
         let GateRows { rows: count, cols, mixed, gate, spread_head_dim, forms } = *rows;
         assert!(mixed.len() >= count * cols, "heads' outputs of {count} rows of {cols} values");
@@ -157,23 +169,23 @@ impl Queue {
             assert!(dim % 32 == 0 && (32..=256).contains(&dim) && cols.is_multiple_of(dim), "heads of {dim} in {cols}");
             1 << dim.trailing_zeros()
         });
-        let shared_bytes = self.row_bytes_if_it_fits(cols);
-        assert!(shared_bytes > 0, "a row of {cols} values does not fit shared memory");
         out.begin(count, cols, forms);
         let arguments = Arguments::new()
             .structure(&out.addresses())
             .buffer(mixed)
             .optional(gate)
+            .size(count)
             .size(cols)
             .u32(block)
             .buffer(failures.status)
             .u32(failures.place);
-        let launch = Launch::of(dimension(count), THREADS).shared(shared_bytes);
+        let launch = self.group_launch(out);
         // SAFETY: the kernel's parameters in order; the lengths were checked above, and blocks divide `cols`.
         unsafe { self.launch("quantise_gate", &launch, arguments) };
     }
 
-    /// Quantises `x`, `[rows, cols]`. Rows that are not finite become zeros and are reported.
+    /// Quantises `x`, `[rows, cols]`. Rows that are not finite are reported, and those of their groups of 256 that are not
+    /// finite become zeros.
     ///
     /// # Panics
     /// If a buffer is too short.
@@ -190,17 +202,17 @@ impl Queue {
         let arguments = Arguments::new()
             .structure(&out.addresses())
             .buffer(x)
+            .size(rows)
             .size(cols)
             .buffer(failures.status)
             .u32(failures.place);
         // SAFETY: the kernel's parameters in order; the lengths were checked above.
-        unsafe { self.launch("quantise_plain", &Launch::of(dimension(rows), THREADS), arguments) };
+        unsafe { self.launch("quantise_plain", &self.group_launch(out), arguments) };
     }
 
-    /// Bytes of a row of `cols` floats, or 0 where a block of this device has not so much shared memory.
-    fn row_bytes_if_it_fits(&self, cols: usize) -> u32 {
-        let room = self.context().shared_bytes_max() as usize;
-        let bytes = cols.saturating_mul(4);
-        u32::try_from(bytes).ok().filter(|_| bytes.saturating_add(FIXED_SHARED_BYTES) <= room).unwrap_or(0)
+    /// A launch with a warp for each group of 256 values.
+    fn group_launch(&self, out: &Activations) -> Launch {
+        let groups = out.rows() * out.blocks();
+        self.early(Launch::of(dimension(groups.div_ceil(THREADS / 32)), dimension(THREADS)))
     }
 }

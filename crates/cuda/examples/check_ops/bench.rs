@@ -1,0 +1,134 @@
+//! Times of operations at the shapes of the home model: hidden 6656, feed-forward 19968, q/k/v/gate 4096/256/256/4096.
+
+use muser_cuda::DeviceBuffer;
+use muser_cuda::activations::{Activations, Forms};
+use muser_cuda::driver::Event;
+use muser_cuda::matrix::DeviceMatrix;
+use muser_cuda::queue::Failures;
+use muser_cuda::queue::matmul::DeviceProduct;
+use muser_cuda::queue::quantise::{DeviceNorm, NormRows, Residual};
+use muser_kernels::formats::WeightType;
+
+use super::samples::{Flavour, raw_tensor};
+use super::world::World;
+
+const HIDDEN: usize = 6656;
+const FEED_FORWARD: usize = 19_968;
+/// Rows of a decode step, of batches, and of prefill chunks.
+const ROWS: [usize; 6] = [1, 8, 32, 128, 512, 2048];
+/// Untimed and timed runs.
+const RUNS: (usize, usize) = (3, 20);
+/// Read bandwidth and rates of one H200: bytes and integer or f16-exact operations per second, measured.
+const CEILING_BYTES: f64 = 4.55e12;
+const CEILING_OPERATIONS: f64 = 961e12;
+
+/// Cost of an operation, from its shapes.
+struct Cost {
+    bytes: usize,
+    operations: usize,
+}
+
+/// Prints the mean time of `enqueue` and its share of the ceilings.
+fn time(world: &mut World, what: &str, cost: &Cost, mut enqueue: impl FnMut(&mut World)) {
+    let (start, end) = (Event::new(&world.context).expect("an event"), Event::new(&world.context).expect("an event"));
+    for _ in 0..RUNS.0 {
+        enqueue(world);
+    }
+    world.queue.mark(&start);
+    for _ in 0..RUNS.1 {
+        enqueue(world);
+    }
+    world.queue.mark(&end);
+    world.queue.sync().expect("the queue");
+    let seconds = f64::from(end.milliseconds_since(&start).expect("a time")) * 1e-3 / RUNS.1 as f64;
+    let (bytes, operations) = (cost.bytes as f64 / seconds, cost.operations as f64 / seconds);
+    println!(
+        "{what:44} {:9.1} us {:7.0} GB/s ({:3.0} %) {:6.0} TOPS ({:3.0} %)",
+        seconds * 1e6,
+        bytes * 1e-9,
+        100.0 * bytes / CEILING_BYTES,
+        operations * 1e-12,
+        100.0 * operations / CEILING_OPERATIONS
+    );
+}
+
+/// A matrix of `outputs` rows: 64 random ones, repeated.
+fn matrix(world: &mut World, ty: WeightType, outputs: usize, cols: usize) -> DeviceMatrix {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let rows = raw_tensor(ty, 64, cols, Flavour::Ordinary, &mut rng);
+    let bytes = ty.row_bytes(cols).expect("whole blocks") * outputs;
+    let raw: Vec<u8> = rows.iter().copied().cycle().take(bytes).collect();
+    let mut matrix = DeviceMatrix::of_tensor(&mut world.queue, ty, (outputs, cols), &raw).expect("a matrix");
+    matrix.prepare(&mut world.queue).expect("room for a prepared layout");
+    matrix
+}
+
+/// Ordinary random floats.
+fn floats(world: &mut World, len: usize) -> DeviceBuffer<f32> {
+    let mut rng = fastrand::Rng::with_seed(2);
+    let values: Vec<f32> = (0..len).map(|_| 2.0 * rng.f32() - 1.0).collect();
+    world.upload(&values)
+}
+
+pub fn run(world: &mut World, word: &str) {
+    type Bench = (&'static str, fn(&mut World));
+    let all: [Bench; 2] = [("matmul", matmul), ("quantise", quantise)];
+    all.into_iter().filter(|(name, _)| name.contains(word)).for_each(|(_, run)| run(world));
+}
+
+fn matmul(world: &mut World) {
+    let q4 = WeightType::Q4_K;
+    let sets: [(&str, WeightType, &[usize], usize); 6] = [
+        ("q/k/v/gate", q4, &[4096, 256, 256, 4096], HIDDEN),
+        ("attention output", q4, &[HIDDEN], 4096),
+        ("gate/up", q4, &[FEED_FORWARD, FEED_FORWARD], HIDDEN),
+        ("down", q4, &[HIDDEN], FEED_FORWARD),
+        ("down", WeightType::Q6_K, &[HIDDEN], FEED_FORWARD),
+        ("gate/up", WeightType::Q8_0, &[FEED_FORWARD, FEED_FORWARD], HIDDEN),
+    ];
+    for (name, ty, outputs, cols) in sets {
+        let matrices: Vec<DeviceMatrix> = outputs.iter().map(|&outputs| matrix(world, ty, outputs, cols)).collect();
+        let weights: usize = outputs.iter().sum::<usize>() * cols;
+        let raw_bytes = weights / ty.block_len() * ty.block_bytes();
+        for rows in ROWS {
+            let x = floats(world, rows * cols);
+            let mut status = world.room::<u32>(rows);
+            let mut activations = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+            let mut failures = Failures { status: &mut status, place: 0 };
+            world.queue.quantise(&mut activations, &x, (rows, cols), Forms::ALL, &mut failures);
+            let mut out: Vec<DeviceBuffer<f32>> = outputs.iter().map(|&outputs| world.room(rows * outputs)).collect();
+            let cost = Cost { bytes: raw_bytes, operations: 2 * weights * rows };
+            time(world, &format!("{name} {ty} {rows} rows"), &cost, |world| {
+                let products = matrices.iter().zip(out.iter_mut());
+                let mut products: Vec<DeviceProduct<'_>> =
+                    products.map(|(matrix, out)| DeviceProduct { matrix, bias: None, out }).collect();
+                world.queue.matmul(&activations, &mut products);
+            });
+        }
+    }
+}
+
+fn quantise(world: &mut World) {
+    for rows in ROWS {
+        let (mut hidden, y) = (floats(world, rows * HIDDEN), floats(world, rows * HIDDEN));
+        let (weight, post) = (floats(world, HIDDEN), floats(world, HIDDEN));
+        let (gate, up) = (floats(world, rows * FEED_FORWARD), floats(world, rows * FEED_FORWARD));
+        let mut status = world.room::<u32>(rows);
+        let mut out = Activations::new(&world.context, rows, FEED_FORWARD, Forms::ALL).expect("device memory");
+        let forms = if rows > 8 { Forms::HALF_TILES } else { Forms::CODES_256 };
+        let code_bytes = if rows > 8 { 2 } else { 1 };
+        let post_norm = Some(DeviceNorm { weight: &post, eps: 1e-8 });
+        let residual = Some(Residual { addend: &y, post_norm });
+        let norm = DeviceNorm { weight: &weight, eps: 1e-5 };
+        let spec = NormRows { rows, cols: HIDDEN, indices: None, residual, norm, forms };
+        let cost = Cost { bytes: rows * HIDDEN * (12 + code_bytes), operations: 0 };
+        time(world, &format!("residual, two norms, quantise {rows} rows"), &cost, |world| {
+            world.queue.norm_quantise(&mut out, &mut hidden, &spec, &mut Failures { status: &mut status, place: 0 });
+        });
+        let cost = Cost { bytes: rows * FEED_FORWARD * (8 + code_bytes), operations: 0 };
+        time(world, &format!("SiLU, quantise {rows} rows"), &cost, |world| {
+            let mut failures = Failures { status: &mut status, place: 0 };
+            world.queue.silu_mul_quantise(&mut out, (&gate, &up), (rows, FEED_FORWARD), forms, &mut failures);
+        });
+    }
+}

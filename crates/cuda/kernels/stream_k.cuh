@@ -1,0 +1,95 @@
+// Ordered stream-K: the blocks of 256 columns of all tiles of a launch, numbered tile by tile, are shared out evenly among
+// the thread blocks, so that no wave of tiles is left half empty.
+//
+// A tile cut between two thread blocks is still summed in ascending order: the earlier one computes the front of the tile
+// and hands its sums over; the later one starts from them. Each thread block computes the front that it hands over first and
+// the rest that it takes over last, so it never waits long. Needs at least as many tiles as thread blocks (a tile is then cut
+// at most once) and all thread blocks of the grid resident or started in order.
+#pragma once
+#include "hopper.cuh"
+
+#if HOPPER
+struct Share {
+    int blocks;                  // of a tile
+    int cut_tile, cut_from;      // the tile taken over from block cut_from on, where that is not 0
+    int whole_from, whole;       // whole tiles
+    int front_tile, front_to;    // the tile whose blocks before front_to are handed over, where that is not 0
+    int parts;
+
+    __device__ __forceinline__ Share(int tiles, int blocks_of_a_tile) : blocks(blocks_of_a_tile) {
+        const long long all = (long long)tiles * blocks;
+        const int begin = (int)(all * blockIdx.x / gridDim.x), end = (int)(all * (blockIdx.x + 1) / gridDim.x);
+        cut_tile = begin / blocks;
+        cut_from = begin % blocks;
+        front_tile = end / blocks;
+        front_to = end % blocks;
+        whole_from = cut_tile + (cut_from ? 1 : 0);
+        whole = front_tile - whole_from;
+        parts = (front_to ? 1 : 0) + whole + (cut_from ? 1 : 0);
+    }
+
+    // Part `index` of `parts`: blocks from ... to of a tile.
+    __device__ __forceinline__ void part(int index, int& tile, int& from, int& to) const {
+        from = 0;
+        to = blocks;
+        if (front_to) {
+            if (index == 0) {
+                tile = front_tile;
+                to = front_to;
+                return;
+            }
+            index--;
+        }
+        if (index < whole) {
+            tile = whole_from + index;
+        } else {
+            tile = cut_tile;
+            from = cut_from;
+        }
+    }
+};
+
+// Sums of a cut tile between neighbours: SUMS floats of each of THREADS threads per thread block, and a flag that is 1 from
+// the hand-over to the taking over.
+template <int THREADS, int SUMS>
+struct HandOver {
+    float* sums;     // [thread blocks][THREADS][SUMS]
+    uint32_t* flags; // [thread blocks]
+
+    __device__ __forceinline__ void sync_threads() const { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+    // Gives this thread block's sums to the next.
+    __device__ __forceinline__ void give(const float (&sum)[SUMS], int thread) const {
+        float4* to = (float4*)(sums + ((size_t)blockIdx.x * THREADS + thread) * SUMS);
+#pragma unroll
+        for (int i = 0; i < SUMS / 4; i++) {
+            __stcg(to + i, make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+        }
+        __threadfence();
+        sync_threads();
+        if (thread == 0) store_release(flags + blockIdx.x, 1);
+    }
+
+    // Takes the sums of the thread block before, once they are there.
+    __device__ __forceinline__ void take(float (&sum)[SUMS], int thread) const {
+        uint32_t* flag = flags + blockIdx.x - 1;
+        if (thread % 32 == 0) {
+            while (load_acquire(flag) == 0) {}
+        }
+        __syncwarp();
+        __threadfence();
+        const float4* from = (const float4*)(sums + ((size_t)(blockIdx.x - 1) * THREADS + thread) * SUMS);
+#pragma unroll
+        for (int i = 0; i < SUMS / 4; i++) {
+            const float4 value = __ldcg(from + i);
+            sum[4 * i] = value.x;
+            sum[4 * i + 1] = value.y;
+            sum[4 * i + 2] = value.z;
+            sum[4 * i + 3] = value.w;
+        }
+        // All have seen the flag: it is 0 again for the next launch.
+        sync_threads();
+        if (thread == 0) store_release(flag, 0);
+    }
+};
+#endif
