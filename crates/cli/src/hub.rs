@@ -5,15 +5,18 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use muser_hub::{Error, Hub, Proxy, Pulled, Reference, Request, Settings, Token};
+use muser_hub::{CachedContent, Error, Hub, Proxy, Pulled, Reference, Request, Settings, Token};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
+use crate::output::tell;
 use crate::progress::{Progress, Shown};
 use crate::settings::HubArgs;
 
 /// The hub that is asked if nobody names another.
 const ENDPOINT: &str = "https://huggingface.co";
+/// How a model file begins.
+pub const MAGIC: &[u8] = b"GGUF";
 /// For finding a host and connecting to it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer without a byte is an interruption.
@@ -48,9 +51,18 @@ pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<
         Network::IfAbsent => hub.cached_or_pull(request, &mut watch),
         Network::Offline => hub.cached(request),
     }?;
-    // Its header alone is read; a page of a web site or an error message ends here.
-    ModelFiles::open(&pulled.files[0].path)?;
-    Ok(pulled)
+    // Its header alone is read.
+    match ModelFiles::open(&pulled.files[0].path) {
+        Ok(_) => Ok(pulled),
+        Err(reason) if network != Network::Offline && pulled.files.iter().any(|file| file.from_cache) => {
+            tell(format_args!("{reason}; it is asked for again"));
+            let doubting = Request { cached: CachedContent::Doubted, ..request.clone() };
+            let pulled = hub.pull(&doubting, &mut watch)?;
+            ModelFiles::open(&pulled.files[0].path)?;
+            Ok(pulled)
+        }
+        Err(reason) => Err(reason.into()),
+    }
 }
 
 /// The model that a flag names: the cached file, downloaded first if it is absent.
@@ -61,6 +73,8 @@ pub fn model_from_hub(reference: &Reference, args: &HubArgs) -> Result<PathBuf, 
         revision: None,
         sha256: None,
         output: None,
+        magic: MAGIC,
+        cached: CachedContent::Believed,
     };
     let network = if args.offline { Network::Offline } else { Network::IfAbsent };
     let mut pulled = model_files(&request, network, Shown::Progress)?;
@@ -76,7 +90,7 @@ pub fn exit_code(reason: &Error) -> u8 {
         | Error::Choice { .. }
         | Error::NotFound { .. }
         | Error::Denied { .. } => 2,
-        Error::Digest { .. } => 3,
+        Error::Digest { .. } | Error::Magic { .. } => 3,
         _ => 1,
     }
 }

@@ -9,11 +9,13 @@ use crate::answer::{AnswerFault, Facts};
 use crate::client::{Answer, Client, Rest};
 use crate::digest::{Hasher, Sha256};
 use crate::error::Error;
-use crate::place::{Note, Place};
+use crate::place::{Note, Place, begins_with};
 use crate::retry::{Event, Retries, Watch, tell};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 128 << 10;
+/// Bytes that are shown of a file that begins as it should not.
+const SHOWN_BYTES: usize = 16;
 /// Bytes that make an interrupted attempt count as none in vain.
 const ADVANCE_BYTES: u64 = 4 << 20;
 
@@ -27,6 +29,8 @@ pub(crate) struct Job<'a> {
     pub(crate) bytes: Option<u64>,
     /// Its digest, if known.
     pub(crate) sha256: Option<Sha256>,
+    /// Its first bytes; empty for any.
+    pub(crate) magic: &'static [u8],
     pub(crate) naming: Naming,
 }
 
@@ -37,6 +41,8 @@ pub(crate) enum Naming {
     ByContent,
     /// Nothing: another content may come under the same name.
     ByPlace,
+    /// Nothing, and only its digest can say that it is the right one.
+    Doubted,
 }
 
 /// What became of it.
@@ -76,14 +82,14 @@ pub(crate) fn fetch(client: &Client, job: &Job<'_>, watch: &mut Watch<'_>) -> Re
 
 /// The file that has the final name, if it is known to be the right one without asking.
 fn already_there(job: &Job<'_>, watch: &mut Watch<'_>) -> Result<Option<Done>, Error> {
-    let Some(bytes) = job.place.whole_bytes()? else { return Ok(None) };
+    let Some(bytes) = job.place.whole_bytes_of(job.magic)? else { return Ok(None) };
     if job.bytes.is_some_and(|expected| expected != bytes) {
         return Ok(None);
     }
     let sha256 = match (job.naming, job.sha256) {
         (Naming::ByContent, known) => known,
-        (Naming::ByPlace, None) => return Ok(None),
-        (Naming::ByPlace, Some(expected)) => {
+        (Naming::ByPlace | Naming::Doubted, None) => return Ok(None),
+        (Naming::ByPlace | Naming::Doubted, Some(expected)) => {
             let mut hasher = Hasher::new();
             let mut file = File::open(&job.place.path).map_err(Error::disk("open", &job.place.path))?;
             hash(&mut hasher, &mut file, job, watch)?;
@@ -177,6 +183,13 @@ impl<'a> Partial<'a> {
             self.place.forget_partial()?;
             return Err(Error::Digest { file: job.file.into(), expected, found });
         }
+        if !begins_with(&self.place.partial, job.magic) {
+            let mut first = [0; SHOWN_BYTES];
+            let count = File::open(&self.place.partial).and_then(|mut file| file.read(&mut first)).unwrap_or(0);
+            self.place.forget_partial()?;
+            let (magic, found) = [job.magic, &first[..count]].map(|bytes| bytes.escape_ascii().to_string()).into();
+            return Err(Error::Magic { file: job.file.into(), magic, found });
+        }
         self.file.sync_all().map_err(Error::disk("write", &self.place.partial))?;
         self.place.name(self.validator.as_deref())?;
         Ok(Done { bytes: self.have(), sha256: Some(found), from_cache: false })
@@ -256,7 +269,7 @@ fn continues(facts: &Facts, partial: &Partial<'_>) -> bool {
 fn unchanged(job: &Job<'_>, facts: &Facts) -> Result<Option<u64>, Error> {
     // With a digest it was looked at already.
     let may_be = job.naming == Naming::ByPlace && job.sha256.is_none();
-    let Some(bytes) = job.place.whole_bytes()?.filter(|_| may_be) else { return Ok(None) };
+    let Some(bytes) = job.place.whole_bytes_of(job.magic)?.filter(|_| may_be) else { return Ok(None) };
     let is_same = facts.body_bytes == Some(bytes) && facts.validator() == job.place.note(Note::Whole).as_deref();
     Ok(is_same.then_some(bytes))
 }

@@ -11,7 +11,7 @@ use crate::reference::ReferenceError;
 use crate::settings::SettingsError;
 
 /// What ended a pull. No file has its final name before it is whole; what came until then is kept under another name,
-/// except after [`Error::Digest`].
+/// except after [`Error::Digest`] and [`Error::Magic`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -132,6 +132,16 @@ pub enum Error {
         expected: Sha256,
         /// What came.
         found: Sha256,
+    },
+    /// The file that came is of another kind, such as a page in place of a model. The partial file is removed.
+    #[error("{file}: what came begins with \"{found}\", and should begin with \"{magic}\"")]
+    Magic {
+        /// The file.
+        file: String,
+        /// First bytes that were asked for.
+        magic: String,
+        /// First bytes that came.
+        found: String,
     },
     /// The disk's: full, or not writable.
     #[error("cannot {doing} {path:?}: {reason}")]

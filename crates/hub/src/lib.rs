@@ -35,7 +35,7 @@ pub use digest::{Sha256, Sha256Error, sha256_of_file};
 pub use error::Error;
 pub use file_name::{FileName, FileNameError};
 pub use listing::{ChoiceError, Listing, ListingError, Wanted};
-pub use pull::{Hub, Pulled, PulledFile, Request};
+pub use pull::{CachedContent, Hub, Pulled, PulledFile, Request};
 pub use reference::{Quant, Reference, ReferenceError, RepoId, Revision};
 pub use retry::{Event, Watch};
 pub use settings::{Proxy, Settings, SettingsError, Token, TokenError};

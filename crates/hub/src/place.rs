@@ -125,6 +125,11 @@ impl Place {
         }
     }
 
+    /// As [`Self::whole_bytes`], if the file begins with `magic`.
+    pub(crate) fn whole_bytes_of(&self, magic: &[u8]) -> Result<Option<u64>, Error> {
+        Ok(self.whole_bytes()?.filter(|_| begins_with(&self.path, magic)))
+    }
+
     /// Removes the partial file and its note.
     pub(crate) fn forget_partial(&self) -> Result<(), Error> {
         remove_if_there(&self.partial).map_err(Error::disk("remove", &self.partial))?;
@@ -153,6 +158,12 @@ impl Place {
 fn sync_folder(path: &Path) -> Result<(), Error> {
     let folder = path.parent().unwrap_or(Path::new(""));
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::disk("sync the folder", folder))
+}
+
+/// Whether the file at `path` can be read and begins with `magic`.
+pub(crate) fn begins_with(path: &Path, magic: &[u8]) -> bool {
+    let mut first = vec![0; magic.len()];
+    magic.is_empty() || File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok_and(|()| first == magic)
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -10,7 +10,7 @@ use crate::download::{Done, Job, Naming, fetch};
 use crate::error::Error;
 use crate::file_name::FileName;
 use crate::listing::{Listing, Wanted};
-use crate::place::Place;
+use crate::place::{Place, begins_with};
 use crate::reference::{Quant, Reference, ReferenceError, RepoId, Revision};
 use crate::retry::{Watch, with_retries};
 use crate::settings::{Settings, SettingsError};
@@ -33,6 +33,19 @@ pub struct Request {
     pub sha256: Option<Sha256>,
     /// Where to put the file; a cache otherwise.
     pub output: Option<PathBuf>,
+    /// First bytes that each file must have; empty for any. A page or a message that came instead never gets a name.
+    pub magic: &'static [u8],
+    /// Whether a file that is here is taken for what its name says.
+    pub cached: CachedContent,
+}
+
+/// Trust in a file of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedContent {
+    /// It has the content that its name stands for.
+    Believed,
+    /// It is read again, and brought again unless its digest is right.
+    Doubted,
 }
 
 /// The files of a model, in order; at least one.
@@ -58,7 +71,8 @@ pub struct PulledFile {
 impl Request {
     /// A request without any of the options.
     pub fn new(reference: Reference) -> Self {
-        Self { reference, file: None, revision: None, sha256: None, output: None }
+        let (magic, cached) = (&[], CachedContent::Believed);
+        Self { reference, file: None, revision: None, sha256: None, output: None, magic, cached }
     }
 }
 
@@ -95,6 +109,10 @@ impl Hub {
             Reference::Repo { id, quant } => self.cached_repo(id, wanted(quant.as_ref(), request)?, request)?,
         };
         check_one_file(request, pulled.len())?;
+        if let Some(other) = pulled.iter().find(|path| !begins_with(path, request.magic)) {
+            let folder = other.parent().unwrap_or(other).to_owned();
+            return Err(Error::NotCached { wanted: other.display().to_string(), folder });
+        }
         let files = pulled.into_iter().map(|path| cached_file(path, request)).collect::<Result<_, _>>()?;
         Ok(Pulled { files })
     }
@@ -131,7 +149,8 @@ impl Hub {
                 place: &place,
                 bytes: None,
                 sha256: request.sha256,
-                naming: Naming::ByPlace,
+                magic: request.magic,
+                naming: if request.cached == CachedContent::Believed { Naming::ByPlace } else { Naming::Doubted },
             };
             files.push(PulledFile::new(place.path.clone(), fetch(&self.client, &job, watch)?));
         }
@@ -187,11 +206,14 @@ impl Hub {
             place: &place,
             bytes: located.bytes,
             sha256: request.sha256.or(stated),
-            // A digest that the hub does not confirm has to be computed.
-            naming: if request.output.is_none() && request.sha256.is_none_or(|asked| Some(asked) == stated) {
-                Naming::ByContent
-            } else {
-                Naming::ByPlace
+            magic: request.magic,
+            naming: match request.cached {
+                CachedContent::Doubted => Naming::Doubted,
+                // A digest that the hub does not confirm has to be computed.
+                _ if request.output.is_some() || request.sha256.is_some_and(|asked| Some(asked) != stated) => {
+                    Naming::ByPlace
+                }
+                CachedContent::Believed => Naming::ByContent,
             },
         };
         let done = fetch(&self.client, &job, watch)?;

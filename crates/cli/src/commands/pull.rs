@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use muser_hub::{FileName, Pulled, PulledFile, Reference, Request, Revision, Sha256, sha256_of_file};
+use muser_hub::{CachedContent, FileName, Pulled, PulledFile, Reference, Request, Revision, Sha256, sha256_of_file};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::hub::{Network, model_files};
+use crate::hub::{MAGIC, Network, model_files};
 use crate::progress::Shown;
 
 /// `muser pull`.
@@ -49,6 +49,8 @@ pub fn run(args: &PullArgs) -> Result<(), Failure> {
         revision: args.revision.clone(),
         sha256: args.sha256,
         output: args.output.clone(),
+        magic: MAGIC,
+        cached: CachedContent::Believed,
     };
     let network = if args.offline { Network::Offline } else { Network::Current };
     let shown = if args.no_progress || args.json { Shown::Troubles } else { Shown::Progress };

@@ -161,7 +161,10 @@ fn exit_codes_say_whose_fault_it_is() {
     let home = Folder::new();
     let of = |args: &[&str]| pull(&fake.hub.url, &home, &[&["--no-progress"], args].concat());
     let no_gguf = of(&["user/repo", "--hf-file", "page.gguf"]);
-    assert!(last_line(&no_gguf).0 == Some(3) && no_gguf.stderr.contains("page.gguf\" is not a usable model"));
+    assert!(
+        last_line(&no_gguf).0 == Some(3)
+            && no_gguf.stderr.contains("page.gguf: what came begins with \"<html>not a mode\"")
+    );
     assert_eq!(last_line(&of(&["user/repo:Q8_0"])).0, Some(3));
     let no_match = of(&["user/repo:Q2_K"]).refused(2);
     assert!(no_match.ends_with("there are: n-Q8_0.gguf, page.gguf"), "{no_match}");
@@ -251,4 +254,22 @@ fn a_file_goes_where_the_user_says() {
     let line = pull(&server.url, &home, &[args[0], "-o", home.path().to_str().unwrap()]).refused(1);
     assert!(line.contains("is no file"), "{line}");
     assert!(Path::new(&to).is_file());
+}
+
+#[test]
+fn a_cached_file_that_is_no_model_is_asked_for_again() {
+    let fake = FakeHub::start(&[("m-Q4_K_M.gguf", &shipped())]);
+    let home = Folder::new();
+    let run = |args: &[&str]| Ended::of(at_home(command(args), &fake.hub.url, &home).output().unwrap());
+    let named = ["run", "-hf", "user/repo:Q4_K_M", "-n", "2", "--temp", "0", "Once"];
+    let expected = run(&named).done().stdout;
+    let path = pull(&fake.hub.url, &home, &["user/repo"]).done().stdout.trim_end().to_owned();
+    let mut damaged = shipped();
+    damaged[4..8].copy_from_slice(&[9; 4]); // a version that does not exist
+    for wrong in [b"<!DOCTYPE html>".to_vec(), shipped()[..4000].to_vec(), damaged] {
+        fs::write(&path, &wrong).unwrap();
+        assert_eq!(run(&[&named[..], &["--offline"]].concat()).stdout, "");
+        assert_eq!(run(&named).done().stdout, expected);
+        assert_eq!(fs::read(&path).unwrap(), shipped());
+    }
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use muser_hub::{ChoiceError, Error, Quant, ReferenceError, Sha256};
+use muser_hub::{CachedContent, ChoiceError, Error, Quant, ReferenceError, Request, Sha256};
 
 use crate::support::hub::{COMMIT, FakeHub, listing};
 use crate::support::{Asked, Reply, Server};
@@ -249,4 +249,53 @@ fn an_interrupted_blob_is_gone_on_with_by_a_later_pull() {
     let starts: Vec<_> = fake.storage.asked().iter().map(Asked::range_start).collect();
     assert_eq!(starts, [None, Some(7000), Some(14_000)]);
     assert_eq!(fake.storage.asked()[2].header("if-range"), Some("\"s\""));
+}
+
+#[test]
+fn what_does_not_begin_as_it_should_never_gets_the_models_name_and_is_asked_for_again() {
+    let (page, model) = (b"<!DOCTYPE html><title>blocked".as_slice(), [b"GGUF", content(3000).as_slice()].concat());
+    let proxied = FakeHub::start(&[("m.gguf", page)]);
+    let mut home = Home::new(&proxied.hub.url);
+    let asked = Request { magic: b"GGUF", ..request("user/repo") };
+    let refused = home.refused(&asked);
+    assert!(matches!(refused, Error::Magic { .. }), "{refused}");
+    assert_eq!(
+        refused.to_string(),
+        r#"m.gguf: what came begins with "<!DOCTYPE html><", and should begin with "GGUF""#
+    );
+    assert_eq!(home.partial_files(), [""; 0]);
+    // One that an earlier pull, or the hub's own client, kept under the model's name.
+    let by_quant = Request { file: Some("m.gguf".parse().unwrap()), ..asked };
+    let kept = home.pull(&Request { magic: b"", ..by_quant.clone() }).unwrap();
+    assert_eq!(fs::read(&kept.files[0].path).unwrap(), page);
+    assert!(matches!(home.hub().cached(&by_quant), Err(Error::NotCached { .. })));
+    let healthy = FakeHub::start(&[("m.gguf", &model)]);
+    home.settings.endpoint = healthy.hub.url.parse().unwrap();
+    let pulled = home.hub().cached_or_pull(&by_quant, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(fs::read(&pulled.files[0].path).unwrap(), model);
+    assert!(!pulled.files[0].from_cache);
+    // Of the model's size, under the name that its digest gives.
+    let page = vec![b'<'; model.len()];
+    fs::write(&pulled.files[0].path, page).unwrap();
+    assert_eq!(home.bytes(&by_quant), model);
+}
+
+#[test]
+fn a_cached_file_that_is_doubted_is_read_and_brought_again_unless_its_digest_is_right() {
+    let whole = content(3000);
+    let fake = FakeHub::start(&[("m.gguf", &whole)]);
+    let home = Home::new(&fake.hub.url);
+    let doubting = Request { cached: CachedContent::Doubted, ..request("user/repo") };
+    let path = home.pull(&doubting).unwrap().files.remove(0).path;
+    assert!(home.pull(&doubting).unwrap().files[0].from_cache);
+    let mut other = whole.clone();
+    other[1000] ^= 1;
+    fs::write(&path, &other).unwrap();
+    assert_eq!(home.bytes(&request("user/repo")), other, "of this size it is believed");
+    assert_eq!(home.bytes(&doubting), whole);
+    let address = format!("{}/{}", fake.storage.url, Sha256::of(&whole));
+    let path = home.pull(&request(&address)).unwrap().files.remove(0).path;
+    fs::write(&path, &other).unwrap();
+    let doubting = Request { cached: CachedContent::Doubted, ..request(&address) };
+    assert_eq!(home.bytes(&doubting), whole);
 }
