@@ -28,4 +28,4 @@ mod random;
 pub mod socket_options;
 
 pub use files::FileError;
-pub use random::{NoRandomness, number as unguessable_number};
+pub use random::{NoRandomness, number as unguessable_number, secret as unguessable_secret};

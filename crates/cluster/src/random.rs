@@ -12,6 +12,14 @@ pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     Ok(bytes)
 }
 
+/// A key of 256 bits that nobody can guess.
+///
+/// # Errors
+/// [`NoRandomness`].
+pub fn secret() -> Result<[u8; 32], NoRandomness> {
+    bytes()
+}
+
 /// A number of 64 bits that nobody can guess.
 ///
 /// # Errors

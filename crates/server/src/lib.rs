@@ -30,7 +30,7 @@ mod settings;
 mod stream;
 mod text;
 
-pub use access::{Access, Exposure, KeyError, KeyFileError, Keys, NoOrigin, Origins, Scope, Scopes};
+pub use access::{Access, Exposure, KeyError, KeyFileError, Keys, NoOrigin, Origins, Realms, Scope, Scopes};
 pub use app::{App, Phase};
 pub use error::{ApiError, ErrorKind};
 pub use listen::{ServeError, Server, Tls, TlsError};

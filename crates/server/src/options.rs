@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use muser_engine::engine::PrefixReuse;
 use muser_engine::{LogprobsWanted, SamplingSettings};
+use muser_kv::Realm;
 use serde_json::Value;
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::access::Client;
 use crate::error::ApiError;
 use crate::fields::{Fields, FromField};
 use crate::generation::{Generation, Plan};
@@ -15,6 +17,9 @@ use crate::remote::Bringing;
 use crate::sampling::take_sampling;
 use crate::service::Service;
 use crate::stream::Starting;
+
+/// Characters of `cache_salt` at most.
+pub const CACHE_SALT_CHARACTERS_MAX: usize = 256;
 
 /// What a request says besides its prompt and what only its route knows.
 #[derive(Clone, Debug)]
@@ -31,8 +36,10 @@ pub struct Options {
     pub return_progress: bool,
     /// Whether each piece of the stream comes with times.
     pub timings_per_token: bool,
-    /// Whether what others computed is used.
-    pub reuse: PrefixReuse,
+    /// Whether what was computed before is used.
+    cache_prompt: bool,
+    /// What divides the client's realm of prefixes.
+    cache_salt: Option<String>,
     /// Answers per prompt.
     pub answers: usize,
 }
@@ -50,10 +57,8 @@ impl Options {
             stream: fields.take("stream")?.unwrap_or(false),
             return_progress: fields.take("return_progress")?.unwrap_or(false),
             timings_per_token: fields.take("timings_per_token")?.unwrap_or(false),
-            reuse: match fields.take("cache_prompt")? {
-                Some(false) => PrefixReuse::Isolate,
-                Some(true) | None => PrefixReuse::Share,
-            },
+            cache_prompt: fields.take("cache_prompt")?.unwrap_or(true),
+            cache_salt: take_cache_salt(fields)?,
             answers: take_answers(fields, service.settings.answers_max)?,
         };
         take_slot(fields, service)?;
@@ -69,16 +74,18 @@ impl Options {
     pub async fn start(
         &self,
         service: &Arc<Service>,
+        client: Client,
         prompts: Vec<Vec<u32>>,
         logprobs: Option<LogprobsWanted>,
     ) -> Result<Vec<Generation>, ApiError> {
-        self.start_telling(service, prompts, logprobs, &mut |_, _| ()).await
+        self.start_telling((service, client), prompts, logprobs, &mut |_, _| ()).await
     }
 
     /// As [`Self::start`], for a stream, which can tell meanwhile how far producers are.
     pub fn starting(
         &self,
         service: &Arc<Service>,
+        client: Client,
         prompts: Vec<Vec<u32>>,
         logprobs: Option<LogprobsWanted>,
     ) -> Starting {
@@ -89,14 +96,14 @@ impl Options {
             let mut listener = |index, bringing| {
                 let _ = sender.send((index, bringing));
             };
-            options.start_telling(&service, prompts, logprobs, &mut listener).await
+            options.start_telling((&service, client), prompts, logprobs, &mut listener).await
         };
         Starting { started: Box::pin(Tally::keep(started)), heard }
     }
 
     async fn start_telling(
         &self,
-        service: &Arc<Service>,
+        (service, client): (&Arc<Service>, Client),
         prompts: Vec<Vec<u32>>,
         logprobs: Option<LogprobsWanted>,
         listener: &mut (dyn FnMut(usize, Bringing) + Send),
@@ -119,7 +126,7 @@ impl Options {
                     sampling: SamplingSettings { seed, ..self.sampling.clone() },
                     stops: self.stops.clone(),
                     logprobs,
-                    reuse: self.reuse,
+                    reuse: self.reuse(client.realm),
                 };
                 let index = generations.len();
                 let mut heard = |bringing| listener(index, bringing);
@@ -127,6 +134,28 @@ impl Options {
             }
         }
         Ok(generations)
+    }
+
+    /// The part in the reuse of prefixes that a client of `realm` asks for. It can divide its own realm, and has no way to
+    /// name another.
+    fn reuse(&self, realm: Realm) -> PrefixReuse {
+        match (self.cache_prompt, &self.cache_salt) {
+            (false, _) => PrefixReuse::Isolate,
+            (true, None) => PrefixReuse::Within(realm),
+            (true, Some(salt)) => PrefixReuse::Within(realm.divided_by(salt.as_bytes())),
+        }
+    }
+}
+
+/// What divides the realm of prefixes. An empty one is refused, as it would divide nothing.
+fn take_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(salt) = fields.take::<String>("cache_salt")? else { return Ok(None) };
+    match salt.chars().count() {
+        1..=CACHE_SALT_CHARACTERS_MAX => Ok(Some(salt)),
+        count => {
+            let range = format!("from 1 to {CACHE_SALT_CHARACTERS_MAX}");
+            Err(ApiError::invalid(format!("cache_salt: needs {range} characters, and has {count}")))
+        }
     }
 }
 

@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use muser_cluster::unguessable_secret;
 use muser_engine::engine::SubmitError;
 use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
 use muser_model::ModelSpec;
 use muser_server::{
-    Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, RemotePrefill,
-    RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings, Tls, TlsError, Words,
+    Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, Realms,
+    RemotePrefill, RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings, Tls,
+    TlsError, Words,
 };
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -308,7 +310,14 @@ fn access(args: &AccessArgs) -> Result<Access, Failure> {
         origins.add(origin).map_err(|error| Failure::Usage(format!("--cors-origins: {error}")))?;
     }
     let exposure = if args.insecure_public { Exposure::Public } else { Exposure::Local };
-    Ok(Access { keys, origins, exposure })
+    let realms = match args.share_prefixes {
+        true => Realms::COMMON,
+        false => {
+            let secret = unguessable_secret().map_err(|error| ServeError::Runtime(io::Error::other(error)))?;
+            Realms::by_key(secret)
+        }
+    };
+    Ok(Access { keys, origins, exposure, realms })
 }
 
 fn key_state(access: &Access) -> String {

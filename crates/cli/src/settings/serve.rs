@@ -94,6 +94,10 @@ pub struct AccessArgs {
     /// File with a key a line, each followed by its scopes if they are not just "use": KEY use,metrics,admin.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Vec<PathBuf>,
+    /// Uses what was computed for one key for the others, too [default: each key has its own prefixes]. Whoever has a key can
+    /// then find out what others asked, by trying.
+    #[arg(long)]
+    pub share_prefixes: bool,
     /// Lets anybody who reaches the server use it: needed to listen on more than this machine without keys.
     #[arg(long)]
     pub insecure_public: bool,

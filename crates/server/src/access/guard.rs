@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::keys::Scope;
 use super::origin::{Asker, names_this_machine};
-use super::{Access, Exposure};
+use super::{Access, Client, Exposure};
 use crate::app::{App, Phase};
 use crate::error::{ApiError, ErrorKind};
 use crate::record::recorded;
@@ -34,17 +34,20 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
     recorded(app, method, route, answer).await
 }
 
-async fn answer(app: Arc<App>, route: Option<String>, request: Request, next: Next) -> Response {
+async fn answer(app: Arc<App>, route: Option<String>, mut request: Request, next: Next) -> Response {
     let asker = app.server.access.origins.asker(request.headers());
     let preflight = request.method() == Method::OPTIONS;
     let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match judge(&app, &asker, route.as_deref(), &request) {
         Err(refusal) => refusal.into_response(),
-        Ok(()) if preflight => StatusCode::NO_CONTENT.into_response(),
-        Ok(()) => match with_whole_body(&app, request).await {
-            Err(refusal) => refusal.into_response(),
-            Ok(request) => next.run(request).await,
-        },
+        Ok(_) if preflight => StatusCode::NO_CONTENT.into_response(),
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            match with_whole_body(&app, request).await {
+                Err(refusal) => refusal.into_response(),
+                Ok(request) => next.run(request).await,
+            }
+        }
     };
     if let Asker::Allowed(origin) = asker {
         add_cors(response.headers_mut(), origin, preflight.then_some(asked_headers).flatten());
@@ -55,8 +58,8 @@ async fn answer(app: Arc<App>, route: Option<String>, request: Request, next: Ne
     response
 }
 
-/// Whether the request may go on to its route.
-fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Result<(), ApiError> {
+/// Lets the request go on to its route, and says whose it is: on open routes, that of whoever needs no key.
+fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Result<Client, ApiError> {
     let access = &app.server.access;
     if access.is_open() && access.exposure == Exposure::Local && !names_this_machine(request.uri(), request.headers()) {
         return Err(ApiError::new(
@@ -69,17 +72,17 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
         return Err(ApiError::new(ErrorKind::Permission, message));
     }
     if route.is_some_and(is_open) || request.method() == Method::OPTIONS {
-        return Ok(());
+        return Ok(access.client(None));
     }
     if app.phase() == Phase::Loading {
         app.service()?;
     }
     let scope = scope_of(route);
-    check_key(access, scope, request.headers())?;
+    let key = check_key(access, scope, request.headers())?;
     if app.phase() >= Phase::Stopping && scope == Scope::Use {
         return Err(stopping());
     }
-    Ok(())
+    Ok(access.client(key))
 }
 
 /// What a request is told once the server stops.
@@ -101,16 +104,17 @@ pub fn scope_of(route: Option<&str>) -> Scope {
     }
 }
 
-fn check_key(access: &Access, scope: Scope, headers: &HeaderMap) -> Result<(), ApiError> {
+/// The key of the request, if it needs one.
+fn check_key<'a>(access: &Access, scope: Scope, headers: &'a HeaderMap) -> Result<Option<&'a [u8]>, ApiError> {
     if access.is_open() {
         // Whoever reaches an open server may use it; nobody may end it.
         let message = "the scope admin needs a key, and this server was started without any";
-        return if scope == Scope::Admin { Err(ApiError::new(ErrorKind::Permission, message)) } else { Ok(()) };
+        return if scope == Scope::Admin { Err(ApiError::new(ErrorKind::Permission, message)) } else { Ok(None) };
     }
-    let scopes = key_of(headers).and_then(|key| access.keys.scopes(key));
-    let scopes = scopes.ok_or_else(|| ApiError::new(ErrorKind::Authentication, "Invalid API Key"))?;
+    let known = key_of(headers).and_then(|key| Some((key, access.keys.scopes(key)?)));
+    let (key, scopes) = known.ok_or_else(|| ApiError::new(ErrorKind::Authentication, "Invalid API Key"))?;
     if scopes.open(scope) {
-        return Ok(());
+        return Ok(Some(key));
     }
     let message = format!("this key does not have the scope {}, which this route needs", scope.name());
     Err(ApiError::new(ErrorKind::Permission, message))

@@ -1,13 +1,16 @@
 //! Who may ask what: keys with scopes, pages of foreign origins, names that lead here by deceit.
 //!
 //! - `keys` are the keys and what each opens.
+//! - `client` is what the engine is told of whoever has a key.
 //! - `origin` judges the `Host` and the `Origin` of a request.
 //! - `guard` is in front of every route, and answers before a body is read.
 
+mod client;
 mod guard;
 mod keys;
 mod origin;
 
+pub use client::{Client, Realms};
 pub use guard::{guard, is_open, scope_of};
 pub use keys::{KeyError, KeyFileError, Keys, Scope, Scopes};
 pub use origin::{NoOrigin, Origins};
@@ -21,6 +24,8 @@ pub struct Access {
     pub origins: Origins,
     /// Whether a server without keys may be reached from other machines.
     pub exposure: Exposure,
+    /// Who shares prefixes with whom.
+    pub realms: Realms,
 }
 
 /// From where a server without keys may be reached.
@@ -34,6 +39,11 @@ pub enum Exposure {
 }
 
 impl Access {
+    /// Whoever has this key, or needs none.
+    fn client(&self, key: Option<&[u8]>) -> Client {
+        Client { realm: self.realms.of(key) }
+    }
+
     /// Whether everything is open.
     pub fn is_open(&self) -> bool {
         self.keys.is_empty()

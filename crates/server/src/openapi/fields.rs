@@ -5,6 +5,8 @@
 
 use serde_json::{Value, json};
 
+use crate::options::CACHE_SALT_CHARACTERS_MAX;
+
 /// A field of a request.
 #[derive(Clone, Debug)]
 pub struct Field {
@@ -210,6 +212,7 @@ pub fn options() -> Vec<Field> {
     let tokens_max = |name, says| Field::of(name, whole(-1), says).default_of_server();
     let answers = json!({"type": "integer", "minimum": 1});
     let stop = json!({"anyOf": [text(), strings()]});
+    let salt = json!({"type": "string", "minLength": 1, "maxLength": CACHE_SALT_CHARACTERS_MAX});
     let mut fields = vec![
         tokens_max("n_predict", "Tokens to generate at most; -1 is no limit."),
         tokens_max("max_tokens", "Another name of n_predict; of several names, all say the same."),
@@ -218,7 +221,8 @@ pub fn options() -> Vec<Field> {
         Field::switch("stream", false, "Whether the answer comes as events, while it is made."),
         Field::switch("return_progress", false, "Whether a stream tells how far the prompt is computed."),
         Field::switch("timings_per_token", false, "Whether each piece of a stream comes with times."),
-        Field::switch("cache_prompt", true, "Whether what was computed for others is used, and kept for others."),
+        Field::switch("cache_prompt", true, "Whether what was computed before is used, and kept for later: for requests of the same key, if the server was not told to share among all."),
+        Field::of("cache_salt", salt, "Divides that further: only requests with the same salt use what each other computed."),
         Field::of("n", answers.clone(), "Answers to each prompt, each with the seed after the one before. The server limits the answers of one request.").default(1),
         Field::of("n_cmpl", answers, "Another name of n, which counts if both are there.").default(1),
         Field::of("id_slot", whole(-1), "A slot of the server, which changes nothing: every slot finds every prefix.").default(-1),

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
 use serde_json::{Map, Value, json};
 
+use crate::access::Client;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -44,15 +45,19 @@ struct Asked {
 }
 
 /// Answers the request.
-pub async fn completion(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub async fn completion(
+    State(app): State<Arc<App>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let service = app.service()?;
     let reading = Arc::clone(&service);
     let asked = app.pool.run(Load::linear(body.len()), move || read(&reading, &body)).await??;
     let Asked { prompts, options, logprobs, native } = asked;
     if options.stream {
-        return respond(options.starting(&service, prompts, logprobs), native, service.settings.ping).await;
+        return respond(options.starting(&service, client, prompts, logprobs), native, service.settings.ping).await;
     }
-    let generations = options.start(&service, prompts, logprobs).await?;
+    let generations = options.start(&service, client, prompts, logprobs).await?;
     let mut whole: Vec<Value> = Vec::new();
     for (index, Collected { generation, piece, ending }) in collect(generations).await?.into_iter().enumerate() {
         whole.push(native.last(index, &generation, &piece, &ending.stop));

@@ -14,6 +14,7 @@ mod page;
 mod pool;
 mod probabilities;
 mod producers;
+mod realms;
 mod routes;
 mod said;
 mod solo;

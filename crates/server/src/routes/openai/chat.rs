@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use muser_engine::{LogprobsStage, LogprobsWanted};
 use serde_json::{Value, json};
 
 use super::{Envelope, finish_reason, take_include_usage, take_meaningless, usage};
+use crate::access::Client;
 use crate::app::App;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
@@ -55,7 +56,11 @@ fn read(service: &Service, body: &[u8]) -> Result<Asked, ApiError> {
 }
 
 /// Answers the request.
-pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub async fn chat_completions(
+    State(app): State<Arc<App>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let service = app.service()?;
     let reading = Arc::clone(&service);
     let asked = app.pool.run(Load::template(body.len()), move || read(&reading, &body)).await??;
@@ -64,10 +69,10 @@ pub async fn chat_completions(State(app): State<Arc<App>>, body: Bytes) -> Resul
     let begun = vec![false; options.answers];
     let envelope = Envelope::new(&app, "chatcmpl");
     if stream {
-        let starting = options.starting(&service, vec![prompt], logprobs);
+        let starting = options.starting(&service, client, vec![prompt], logprobs);
         return respond(starting, Chat { service, envelope, options, include_usage, begun }, ping).await;
     }
-    let whole = collect(options.start(&service, vec![prompt], logprobs).await?).await?;
+    let whole = collect(options.start(&service, client, vec![prompt], logprobs).await?).await?;
     let chat = Chat { service, envelope, options, include_usage, begun };
     let choices = whole.iter().enumerate().map(|(index, collected)| chat.whole_choice(index, collected)).collect();
     let mut object = chat.envelope.object("chat.completion", choices);

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use muser_engine::{LogprobsStage, LogprobsWanted};
 use serde_json::{Map, Value, json};
 
 use super::{Envelope, finish_reason, take_include_usage, take_meaningless, usage};
+use crate::access::Client;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -63,7 +64,11 @@ fn read(service: &Service, body: &[u8]) -> Result<Asked, ApiError> {
 }
 
 /// Answers the request.
-pub async fn completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let service = app.service()?;
     let reading = Arc::clone(&service);
     let asked = app.pool.run(Load::linear(body.len()), move || read(&reading, &body)).await??;
@@ -72,10 +77,10 @@ pub async fn completions(State(app): State<Arc<App>>, body: Bytes) -> Result<Res
     let given = vec![0; prompts.len().saturating_mul(options.answers)];
     let envelope = Envelope::new(&app, "cmpl");
     if stream {
-        let starting = options.starting(&service, prompts, logprobs);
+        let starting = options.starting(&service, client, prompts, logprobs);
         return respond(starting, Texts { service, envelope, options, include_usage, given }, ping).await;
     }
-    let whole = collect(options.start(&service, prompts, logprobs).await?).await?;
+    let whole = collect(options.start(&service, client, prompts, logprobs).await?).await?;
     let mut texts = Texts { service, envelope, options, include_usage, given };
     let mut choices = Vec::with_capacity(whole.len());
     for (index, Collected { generation, piece, ending }) in whole.iter().enumerate() {

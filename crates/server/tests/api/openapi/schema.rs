@@ -76,6 +76,10 @@ impl Document {
         let number = |holds: fn(f64, f64) -> bool| {
             fault(value.as_f64().is_none_or(|number| holds(number, says.as_f64().unwrap())))
         };
+        let length = |holds: fn(u64, u64) -> bool| {
+            let count = |text: &str| text.chars().count() as u64;
+            fault(value.as_str().is_none_or(|text| holds(count(text), says.as_u64().unwrap())))
+        };
         match keyword {
             "$ref" => self.fault(self.follow(&Value::Object(schema.clone())), value, unnamed),
             "type" => match says {
@@ -87,6 +91,8 @@ impl Document {
             "minimum" => number(|number, limit| number >= limit),
             "maximum" => number(|number, limit| number <= limit),
             "exclusiveMinimum" => number(|number, limit| number > limit),
+            "minLength" => length(|count, limit| count >= limit),
+            "maxLength" => length(|count, limit| count <= limit),
             "minItems" => fault(value.as_array().is_none_or(|items| items.len() as u64 >= says.as_u64().unwrap())),
             "anyOf" => {
                 let faults: Option<Vec<String>> =
