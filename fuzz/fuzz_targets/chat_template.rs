@@ -37,7 +37,6 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
         eot: None,
         eom: None,
         unknown: None,
-        padding: None,
         add_bos: None,
         add_eos: None,
         add_space_prefix: None,

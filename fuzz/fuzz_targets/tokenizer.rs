@@ -16,7 +16,7 @@ struct Input {
     /// Further tokens, their types and scores.
     tokens: Vec<(String, u8, f32)>,
     merges: Vec<(u16, u16)>,
-    roles: [Option<u16>; 6],
+    roles: [Option<u16>; 5],
     flags: [Option<bool>; 3],
     text: String,
     spans: Vec<(u16, u16)>,
@@ -57,7 +57,7 @@ fn vocabulary(input: &Input) -> VocabularyData {
         types.push(1);
         scores.push(-2.0);
     }
-    let [bos, eos, eot, eom, unknown, padding] = input.roles.map(|role| role.map(u32::from));
+    let [bos, eos, eot, eom, unknown] = input.roles.map(|role| role.map(u32::from));
     let [add_bos, add_eos, add_space_prefix] = input.flags;
     VocabularyData {
         model: if input.sentence_piece { "llama" } else { "gpt2" }.to_owned(),
@@ -71,7 +71,6 @@ fn vocabulary(input: &Input) -> VocabularyData {
         eot,
         eom,
         unknown,
-        padding,
         add_bos,
         add_eos,
         add_space_prefix,

@@ -48,7 +48,6 @@ pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer
         eot: id("eot")?,
         eom: id("eom")?,
         unknown: id("unknown")?,
-        padding: id("padding")?,
         add_bos: metadata.bool("tokenizer.ggml.add_bos_token").optional()?,
         add_eos: metadata.bool("tokenizer.ggml.add_eos_token").optional()?,
         add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix").optional()?,

@@ -264,11 +264,6 @@ impl Tokenizer {
         self.data.unknown
     }
 
-    /// Fills up batches.
-    pub fn padding(&self) -> Option<u32> {
-        self.data.padding
-    }
-
     /// The bytes which text may hold but for which there is no token: rare controls and parts of rare characters.
     pub fn missing_bytes(&self) -> Vec<u8> {
         (0..=u8::MAX).filter(|&byte| self.encoder.lacks(byte) && !vocabulary::never_in_utf8(byte)).collect()

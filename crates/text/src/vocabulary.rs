@@ -37,8 +37,6 @@ pub struct VocabularyData {
     pub eom: Option<u32>,
     /// `unknown_token_id`.
     pub unknown: Option<u32>,
-    /// `padding_token_id`.
-    pub padding: Option<u32>,
     /// `add_bos_token`: whether a prompt starts with BOS. Without the key, `pre` decides; in `llama` it does.
     pub add_bos: Option<bool>,
     /// `add_eos_token`: whether a prompt ends with EOS. Without the key it does not.
@@ -275,14 +273,7 @@ pub(crate) fn check_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, Vocab
 
 /// Checks that every token with a role exists. What prompts get besides their text.
 pub(crate) fn check_roles(data: &VocabularyData, family: Family) -> Result<Additions, VocabularyError> {
-    let roles = [
-        ("bos", data.bos),
-        ("eos", data.eos),
-        ("eot", data.eot),
-        ("eom", data.eom),
-        ("unknown", data.unknown),
-        ("padding", data.padding),
-    ];
+    let roles = [("bos", data.bos), ("eos", data.eos), ("eot", data.eot), ("eom", data.eom), ("unknown", data.unknown)];
     let tokens = data.tokens.len();
     for (role, id) in roles {
         if let Some(id) = id

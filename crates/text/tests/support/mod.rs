@@ -40,7 +40,6 @@ pub fn vocabulary(json: &str) -> Result<VocabularyData, Box<dyn Error>> {
         eot: id("eot"),
         eom: id("eom"),
         unknown: id("unknown"),
-        padding: id("padding"),
         add_bos: value["add_bos"].as_bool(),
         add_eos: value["add_eos"].as_bool(),
         add_space_prefix: value["add_space_prefix"].as_bool(),

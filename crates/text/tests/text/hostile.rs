@@ -30,8 +30,7 @@ fn damage(random: &mut Rng, data: &mut VocabularyData) {
         7 => data.pre = Some(text).filter(|_| random.bool()),
         8 => {
             let role = Some(random.u32(..400));
-            let roles =
-                [&mut data.bos, &mut data.eos, &mut data.eot, &mut data.eom, &mut data.unknown, &mut data.padding];
+            let roles = [&mut data.bos, &mut data.eos, &mut data.eot, &mut data.eom, &mut data.unknown];
             *random.choice(roles).unwrap() = role;
         }
         9 => {

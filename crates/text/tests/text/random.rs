@@ -47,7 +47,6 @@ pub fn bytes_only(pre: &str) -> VocabularyData {
         eot: None,
         eom: None,
         unknown: None,
-        padding: None,
         add_bos: None,
         add_eos: None,
         add_space_prefix: None,
