@@ -70,7 +70,7 @@ impl Tokenizer {
     /// See [`VocabularyError`]. Two tokens may be spelled alike: text becomes the lower id, and both decode.
     pub fn new(mut data: VocabularyData) -> Result<Self, VocabularyError> {
         let family = vocabulary::check_names(&data)?;
-        let kinds = vocabulary::check_kinds(&data)?;
+        let kinds = vocabulary::check_kinds(&data, family)?;
         if family == Family::SentencePiece {
             vocabulary::fill_roles(&mut data);
         }

@@ -61,7 +61,8 @@ pub enum TokenKind {
     UserDefined = 4,
     /// Has a place but no use; treated as [`Self::Normal`].
     Unused = 5,
-    /// A byte spelled `<0x00>` to `<0xFF>`.
+    /// A byte spelled `<0x00>` to `<0xFF>`. In SentencePiece vocabularies tokens spelled so are of this kind whatever type
+    /// the file states, unless another of that type stands for the byte.
     Byte = 6,
 }
 
@@ -246,7 +247,31 @@ pub(crate) fn fill_roles(data: &mut VocabularyData) {
 /// The kind of every token, after checking that ids fit and that special tokens are short enough to search for.
 ///
 /// A user-defined token that ends turns or texts is a control token, as in llama.cpp: users could end a turn by it.
-pub(crate) fn check_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, VocabularyError> {
+pub(crate) fn check_kinds(data: &VocabularyData, family: Family) -> Result<Vec<TokenKind>, VocabularyError> {
+    let mut kinds = stated_kinds(data)?;
+    if family == Family::SentencePiece {
+        find_bytes(data, &mut kinds);
+    }
+    Ok(kinds)
+}
+
+/// Makes byte tokens of those that are spelled so, whatever their type, where no token of type byte stands for the byte:
+/// published files have them as plain text, and the types may be absent.
+fn find_bytes(data: &VocabularyData, kinds: &mut [TokenKind]) {
+    let spelled = || data.tokens.iter().enumerate().filter_map(|(index, text)| Some((index, byte_token(text)?)));
+    let mut known = [false; 256];
+    for (index, byte) in spelled() {
+        known[usize::from(byte)] |= kinds[index] == TokenKind::Byte;
+    }
+    for (index, byte) in spelled() {
+        if !std::mem::replace(&mut known[usize::from(byte)], true) {
+            kinds[index] = TokenKind::Byte;
+        }
+    }
+}
+
+/// The kinds that the file states.
+fn stated_kinds(data: &VocabularyData) -> Result<Vec<TokenKind>, VocabularyError> {
     let tokens = data.tokens.len();
     fits("tokens", tokens)?;
     fits("merges", data.merges.len())?;

@@ -74,6 +74,7 @@ fn a_character_without_a_token_becomes_its_bytes_or_else_the_unknown_token() {
     let with_bytes = Tokenizer::new(data.clone()).expect("a good vocabulary");
     assert_eq!(ids(&with_bytes, "aé"), [259, 3 + 0xc3, 3 + 0xa9]);
     data.unknown = Some(0);
+    data.tokens[3 + 0xa9] = "another".to_owned();
     data.token_types.as_mut().expect("types")[3 + 0xa9] = NORMAL;
     let without = Tokenizer::new(data.clone()).expect("a good vocabulary");
     assert_eq!(without.missing_bytes(), [0xa9]);
@@ -232,4 +233,33 @@ fn whatever_is_encoded_detokenizes_to_itself_and_holds_no_control_token() {
             assert!(!ids.iter().any(|&id| steers(id)), "seed {seed}: {text:?}");
         }
     }
+}
+
+#[test]
+fn bytes_are_found_by_their_spelling_whatever_their_type() {
+    let text = "a\nb\t🦙 <0x0A>";
+    let typed = Tokenizer::new(vocabulary(&["a"])).expect("a good vocabulary");
+    let expected = ids(&typed, text);
+    assert!(expected.contains(&(3 + 0x0a)));
+    for kind in [None, Some(NORMAL), Some(5), Some(CONTROL), Some(USER_DEFINED), Some(UNKNOWN)] {
+        let mut data = vocabulary(&["a"]);
+        data.unknown = Some(0);
+        match (kind, data.token_types.as_mut()) {
+            (Some(kind), Some(types)) => types[3..3 + 256].fill(kind),
+            _ => data.token_types = None,
+        }
+        let found = Tokenizer::new(data).expect("a good vocabulary");
+        for specials in [Specials::AsText, Specials::Parse] {
+            assert_eq!(found.encode(text, specials), expected, "{kind:?}");
+        }
+        let decoded = found.detokenize(&expected, ControlTokens::Hide).expect("its own ids");
+        assert_eq!(String::from_utf8(decoded).as_deref(), Ok(text), "{kind:?}");
+    }
+    // Another token with the spelling of a byte that has its own is what the file says.
+    let mut data = vocabulary(&["a"]);
+    let other = add_token(&mut data, "<0x0A>", USER_DEFINED);
+    data.scores.as_mut().expect("scores").push(0.0);
+    let tokenizer = Tokenizer::new(data).expect("a good vocabulary");
+    assert_eq!(tokenizer.token_kind(other), Ok(TokenKind::UserDefined));
+    assert!(ids(&tokenizer, "\n").contains(&(3 + 0x0a)));
 }
