@@ -4,6 +4,8 @@
 
 #![no_main]
 
+use std::collections::BTreeMap;
+
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use muser_text::{
@@ -29,6 +31,7 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
         model: "gpt2".to_owned(),
         pre: Some("gpt-2".to_owned()),
         tokens,
+        raw_tokens: BTreeMap::new(),
         token_types: Some(types),
         scores: None,
         merges: Vec::new(),

@@ -4,6 +4,8 @@
 
 #![no_main]
 
+use std::collections::BTreeMap;
+
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use muser_text::{ControlTokens, Specials, StreamDecoder, TokenKind, Tokenizer, VocabularyData};
@@ -63,6 +65,7 @@ fn vocabulary(input: &Input) -> VocabularyData {
         model: if input.sentence_piece { "llama" } else { "gpt2" }.to_owned(),
         pre: pre(input.pre),
         tokens,
+        raw_tokens: BTreeMap::new(),
         token_types: Some(types),
         scores: Some(scores),
         merges,

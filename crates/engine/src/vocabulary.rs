@@ -2,6 +2,7 @@
 
 use muser_text::{Tokenizer, VocabularyData, VocabularyError};
 use muser_weights::gguf::{Metadata, MetadataError, Optional};
+use std::collections::BTreeMap;
 
 /// Why a file's vocabulary cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,8 @@ pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer
         Ok(metadata.strs(key)?.into_iter().map(str::to_owned).collect())
     };
     let id = |name: &str| metadata.u32(&format!("tokenizer.ggml.{name}_token_id")).optional();
-    let tokens = strings("tokenizer.ggml.tokens")?;
+    let mut raw_tokens = BTreeMap::new();
+    let tokens = spellings(metadata, &mut raw_tokens)?;
     if tokens.len() != vocab {
         return Err(VocabularyLoadError::Size { tokens: tokens.len(), vocab });
     }
@@ -40,6 +42,7 @@ pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer
         model: metadata.str("tokenizer.ggml.model")?.to_owned(),
         pre: metadata.str("tokenizer.ggml.pre").optional()?.map(str::to_owned),
         tokens,
+        raw_tokens,
         token_types: metadata.i32s("tokenizer.ggml.token_type").optional()?,
         scores: metadata.f32s("tokenizer.ggml.scores").optional()?,
         merges: strings("tokenizer.ggml.merges").optional()?.unwrap_or_default(),
@@ -52,4 +55,17 @@ pub fn load_tokenizer(metadata: &Metadata<'_>, vocab: usize) -> Result<Tokenizer
         add_eos: metadata.bool("tokenizer.ggml.add_eos_token").optional()?,
         add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix").optional()?,
     })?)
+}
+
+/// The spellings of all tokens; those that are not UTF-8 go to `raw`, by id.
+fn spellings(metadata: &Metadata<'_>, raw: &mut BTreeMap<u32, Vec<u8>>) -> Result<Vec<String>, MetadataError> {
+    let spelled = metadata.byte_strings("tokenizer.ggml.tokens")?;
+    let readable = (0..).zip(spelled).map(|(id, bytes)| match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            raw.insert(id, bytes.to_vec());
+            String::from_utf8_lossy(bytes).into_owned()
+        }
+    });
+    Ok(readable.collect())
 }

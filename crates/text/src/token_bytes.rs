@@ -22,6 +22,7 @@ impl TokenBytes {
         let mut ends = Vec::with_capacity(kinds.len());
         for ((id, text), kind) in (0u32..).zip(&data.tokens).zip(kinds) {
             match kind {
+                _ if data.raw_tokens.contains_key(&id) => bytes.extend_from_slice(&data.raw_tokens[&id]),
                 TokenKind::Unknown | TokenKind::Control | TokenKind::UserDefined => {
                     bytes.extend_from_slice(text.as_bytes());
                 }
@@ -56,7 +57,7 @@ impl TokenBytes {
         let mut ids = HashMap::with_capacity(data.tokens.len());
         for ((index, text), (id, kind)) in data.tokens.iter().enumerate().zip((0u32..).zip(kinds)) {
             let spells_its_bytes = || spelled(&alphabet, text, family).is_some_and(|spelled| spelled == self.of(index));
-            if !kind.steers() && !text.is_empty() && spells_its_bytes() {
+            if !kind.steers() && !data.raw_tokens.contains_key(&id) && !text.is_empty() && spells_its_bytes() {
                 ids.entry(text.clone()).or_insert(id);
             }
         }

@@ -91,7 +91,8 @@ impl Tokenizer {
         data.merges = Vec::new();
         data.scores = None;
         let specials = |wanted: &[TokenKind]| {
-            let tokens = (0u32..).zip(&data.tokens).zip(&kinds).filter(|(_, kind)| wanted.contains(kind));
+            let tokens = (0u32..).zip(&data.tokens).zip(&kinds);
+            let tokens = tokens.filter(|((id, _), kind)| wanted.contains(kind) && !data.raw_tokens.contains_key(id));
             SpecialMatcher::new(tokens.map(|((id, text), _)| (text.as_str(), id)))
         };
         Ok(Self {

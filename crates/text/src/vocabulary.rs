@@ -8,7 +8,7 @@ use crate::specials::SPECIAL_BYTES_MAX;
 use crate::split::{PreTokenizer, pre_tokenizer_names};
 use crate::token_bytes::byte_token;
 use crate::tokenizer::Additions;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A vocabulary, field by field as GGUF names them (`tokenizer.ggml.*`). Plain data, which [`crate::Tokenizer::new`]
 /// checks.
@@ -21,6 +21,9 @@ pub struct VocabularyData {
     /// `tokens`: each token's spelling, by id. In `gpt2` bytes are spelled in the GPT-2 alphabet, where `Ġ` is a space;
     /// in `llama` U+2581 is a space.
     pub tokens: Vec<String>,
+    /// Spellings in `tokens` that are not UTF-8, by id; `tokens` has anything in their place. Such a token decodes to these
+    /// bytes, and text never becomes it.
+    pub raw_tokens: BTreeMap<u32, Vec<u8>>,
     /// `token_type`: a number from [`TokenKind`] for each token; without the key every token is normal.
     pub token_types: Option<Vec<i32>>,
     /// `scores`: a number for each token; text becomes tokens of high scores first. Only for `llama`.

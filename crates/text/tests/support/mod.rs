@@ -2,6 +2,7 @@
 
 use muser_text::VocabularyData;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::error::Error;
 
 /// A text and the ids that llama.cpp gives for it, without BOS.
@@ -32,6 +33,7 @@ pub fn vocabulary(json: &str) -> Result<VocabularyData, Box<dyn Error>> {
         model: value["model"].as_str().unwrap_or_default().to_owned(),
         pre: value["pre"].as_str().map(str::to_owned),
         tokens: strings("tokens")?,
+        raw_tokens: BTreeMap::new(),
         token_types: if value["token_types"].is_null() { None } else { Some(list(&value, "token_types", kind)?) },
         scores: if value["scores"].is_null() { None } else { Some(list(&value, "scores", score)?) },
         merges: strings("merges")?,

@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 use muser_text::VocabularyData;
+use std::collections::BTreeMap;
 
 /// The names that the random vocabularies use, one of each way of cutting words.
 const PRE_TOKENIZERS: [&str; 9] =
@@ -39,6 +40,7 @@ pub fn bytes_only(pre: &str) -> VocabularyData {
         model: "gpt2".to_owned(),
         pre: Some(pre.to_owned()),
         tokens: byte_spellings().into_iter().map(String::from).collect(),
+        raw_tokens: BTreeMap::new(),
         token_types: Some(vec![NORMAL; 256]),
         scores: None,
         merges: Vec::new(),

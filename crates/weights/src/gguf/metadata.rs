@@ -249,6 +249,15 @@ impl<'a> Metadata<'a> {
         })
     }
 
+    /// An array of strings that need not be UTF-8.
+    pub fn byte_strings(&self, key: &str) -> Result<Vec<&'a [u8]>, MetadataError> {
+        let wanted = "an array of strings";
+        self.elements(key, wanted, |value| match value {
+            Value::String(value) => Ok(value),
+            other => Err(wrong_element(key, wanted, &other)),
+        })
+    }
+
     /// An integer that fits a u32, or an array of one such integer per layer. `layers`: layers of the model.
     pub fn u32_per_layer(&self, key: &str, layers: usize) -> Result<PerLayer<u32>, MetadataError> {
         match self.require(key)? {
