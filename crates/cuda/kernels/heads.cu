@@ -32,36 +32,50 @@ struct Placement {
     uint32_t unused;
 };
 
-// Places every head vector in the order of the layer graph: norm, rotation, transform. Grid: a warp per row and head.
+// A head vector of a step: which of the parts it belongs to, its row, and its number among the part's heads.
+struct HeadVectorOf {
+    uint32_t part, row, head;
+
+    // The warp's own; rows past the last where it has none.
+    __device__ __forceinline__ HeadVectorOf(const Placement& p) {
+        const uint32_t heads = p.part[0].heads + p.part[1].heads + p.part[2].heads;
+        const uint32_t warp = blockIdx.x * HEAD_WARPS + threadIdx.x / 32;
+        part = 0, row = warp / heads, head = warp % heads;
+        while (head >= p.part[part].heads) head -= p.part[part++].heads;
+    }
+};
+
+// Loads a head vector and places it in the order of the layer graph: norm, rotation, transform. Returns where it came from.
+template <int HEAD_DIM>
+__device__ __forceinline__ float* load_placed(HeadVector<HEAD_DIM / 32>& v, const Placement& p, const HeadVectorOf& of) {
+    const HeadPart& part = p.part[of.part];
+    float* x = part.x + (uint64_t(of.row) * part.heads + of.head) * HEAD_DIM;
+    v.load(x);
+    if (part.norm_weight != nullptr) v.norm(part.norm_weight, part.eps);
+    if (part.rotates) v.rotate(p.angles + uint64_t(p.positions[of.row]) * 2 * p.pairs, p.pairs, p.neox != 0);
+    if (part.hadamard_factor != 0.0f) v.hadamard(part.hadamard_factor);
+    return x;
+}
+
+// Places every head vector in place. Grid: a warp per row and head.
 template <int HEAD_DIM>
 __device__ __forceinline__ void place_heads(const Placement& p) {
     begin_dependent();
-    uint32_t heads = p.part[0].heads + p.part[1].heads + p.part[2].heads;
-    uint32_t warp = blockIdx.x * HEAD_WARPS + threadIdx.x / 32, row = warp / heads, head = warp % heads;
-    if (row >= p.rows) return;
-    int which = 0;
-    while (head >= p.part[which].heads) head -= p.part[which++].heads;
-    const HeadPart& part = p.part[which];
+    const HeadVectorOf of(p);
+    if (of.row >= p.rows) return;
     HeadVector<HEAD_DIM / 32> v;
-    float* x = part.x + (uint64_t(row) * part.heads + head) * HEAD_DIM;
-    v.load(x);
-    if (part.norm_weight != nullptr) v.norm(part.norm_weight, part.eps);
-    if (part.rotates) v.rotate(p.angles + uint64_t(p.positions[row]) * 2 * p.pairs, p.pairs, p.neox != 0);
-    if (part.hadamard_factor != 0.0f) v.hadamard(part.hadamard_factor);
+    float* x = load_placed<HEAD_DIM>(v, p, of);
     v.store(x);
 }
 
 // Arguments of store_q8 and store_f16.
 struct Storing {
+    Placement placement;            // queries (or none), keys, values: what is done to each before
     const Sequence* sequences;
     const uint32_t* row_sequences;  // [rows]: index of each row's sequence
     const uint64_t* page_table;     // of this layer
-    const float* keys;              // [rows, kv_heads * head_dim]
-    const float* values;            // the same
     uint32_t* status;
     uint8_t* row_bytes;             // [rows][kv_heads][keys, values, K scale, V scale of one row], canonical; null: not wanted
-    uint32_t rows;
-    uint32_t kv_heads;
     uint32_t place;
     uint32_t unused;
 };
@@ -118,26 +132,29 @@ __device__ __forceinline__ bool store_halves(const HeadVector<HEAD_DIM / 32>& v,
     return finite;
 }
 
-// Rounds the keys and values of a step into their pages. Grid: a warp per row, head and kind. A vector that cannot be stored
-// becomes zeros, and its row gets `place`.
+// Places the queries of a step in place, and places its keys and values and rounds them into their pages. Grid: a warp per row
+// and head of all. A key or value that cannot be stored becomes zeros, and its row gets `place`.
 template <int HEAD_DIM, bool Q8>
 __device__ __forceinline__ void store_heads(const Storing& p) {
     begin_dependent();
-    uint32_t warp = blockIdx.x * HEAD_WARPS + threadIdx.x / 32;
-    uint32_t row = warp / (2 * p.kv_heads), head = warp / 2 % p.kv_heads;
-    bool is_value = warp % 2 != 0;
-    if (row >= p.rows) return;
+    const HeadVectorOf of(p.placement);
+    if (of.row >= p.placement.rows) return;
     HeadVector<HEAD_DIM / 32> v;
-    v.load((is_value ? p.values : p.keys) + (uint64_t(row) * p.kv_heads + head) * HEAD_DIM);
-    const Sequence s = p.sequences[p.row_sequences[row]];
-    uint32_t position = s.position + row - s.first_row;
-    StoredPlace to = {page_address(s, p.page_table, position / PAGE_ROWS), nullptr, position % PAGE_ROWS, is_value};
-    to.part += uint64_t(head) * head_bytes<Q8>(HEAD_DIM);
-    if (p.row_bytes != nullptr) {
-        to.row_bytes = p.row_bytes + (uint64_t(row) * p.kv_heads + head) * (head_bytes<Q8>(HEAD_DIM) / PAGE_ROWS);
+    float* x = load_placed<HEAD_DIM>(v, p.placement, of);
+    if (of.part == 0) {
+        v.store(x);
+        return;
     }
-    bool finite = Q8 ? store_codes<HEAD_DIM>(v, to) : store_halves<HEAD_DIM>(v, to);
-    if (!finite && v.lane() == 0) report(p.status, row, p.place);
+    const Sequence s = p.sequences[p.row_sequences[of.row]];
+    const uint32_t position = s.position + of.row - s.first_row;
+    StoredPlace to = {page_address(s, p.page_table, position / PAGE_ROWS), nullptr, position % PAGE_ROWS, of.part == 2};
+    to.part += uint64_t(of.head) * head_bytes<Q8>(HEAD_DIM);
+    if (p.row_bytes != nullptr) {
+        const uint64_t vectors = uint64_t(of.row) * p.placement.part[1].heads + of.head;
+        to.row_bytes = p.row_bytes + vectors * (head_bytes<Q8>(HEAD_DIM) / PAGE_ROWS);
+    }
+    const bool finite = Q8 ? store_codes<HEAD_DIM>(v, to) : store_halves<HEAD_DIM>(v, to);
+    if (!finite && v.lane() == 0) report(p.status, of.row, p.place);
 }
 
 }  // namespace

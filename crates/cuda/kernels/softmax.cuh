@@ -1,6 +1,7 @@
 // Scalar pieces of attention and of the logits (rules 8 and 9 of docs/numerics.md), and what every kernel of this family needs.
 #pragma once
 #include <cuda_fp16.h>
+#include "launch.cuh"
 #include "numerics.cuh"
 
 constexpr uint32_t INFINITY_BITS = 0x7f800000u;
@@ -44,12 +45,9 @@ __device__ __forceinline__ float tanh_of(float z) {
 // Marks a row as not finite at `place`, the index of a layer or the number of layers for the head. The first place stands.
 __device__ __forceinline__ void report(uint32_t* status, uint32_t row, uint32_t place) { atomicMin(&status[row], place); }
 
-// Programmatic dependent launch: waits until the kernels before this one are complete, then lets the next one start. Every
-// kernel of this family says it before it touches memory, so that completion is transitive along the stream. Without the
-// attribute at the launch it does nothing.
+// Waits for the kernels before this one, then lets the next one start. Every kernel of this family says it before it touches
+// memory, so that completion is transitive along the stream.
 __device__ __forceinline__ void begin_dependent() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    wait_for_previous();
+    let_next_start();
 }

@@ -2,11 +2,14 @@
 
 use muser_cuda::DeviceBuffer;
 use muser_cuda::attention::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
-use muser_cuda::queue::heads::RowBytes;
+use muser_cuda::queue::heads::{DeviceRope, HeadRows, HeadVectors, RowBytes};
+use muser_cuda::queue::quantise::DeviceNorm;
 use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::attention::{
     AttentionJob, AttentionKernels, AttentionScratch as CpuScratch, AttentionShape, KvLayout, PAGE_ROWS,
 };
+use muser_kernels::rope::{RopeStyle, RopeTable};
+use muser_kernels::rows::inverse_block;
 
 use super::pages::{Content, DevicePages, Form, Sequence, head_vector};
 use super::world::World;
@@ -115,6 +118,7 @@ impl Case {
     fn run(&self, world: &mut World, rng: &mut fastrand::Rng) {
         let mut operands = self.operands(rng);
         let mut device = Device::new(world, self, &operands, rng);
+        self.check_place_and_store(world, &operands, &device);
         let mut status = device.store(world, &operands);
         self.check_store(world, &operands, &device, &status);
         self.damage(world, &mut operands, &mut device, rng);
@@ -142,6 +146,59 @@ impl Case {
             queries.extend(head_vector(self.content, KvLayout::Q8, shape.head_dim(), rng));
         }
         Operands { sequences, queries, keys, values, rows }
+    }
+
+    /// Placing and storing in one launch, against the two operations one after the other.
+    fn check_place_and_store(&self, world: &mut World, operands: &Operands, device: &Device) {
+        let (Form { shape, layout }, rows) = (self.form, operands.rows.len());
+        let table = RopeTable::new(10_000.0, shape.head_dim(), 64, None).expect("a table");
+        let angles = world.upload(table.values());
+        let positions: Vec<u32> =
+            operands.rows.iter().map(|&(_, position)| u32::try_from(position % 64).expect("small")).collect();
+        let (positions, weight) = (world.upload(&positions), world.upload(&operands.queries[..shape.head_dim()]));
+        let rope = Some(DeviceRope { angles: &angles, pairs: shape.head_dim() / 2, style: RopeStyle::Neox });
+        let spec = HeadRows { rows, head_dim: shape.head_dim(), positions: &positions, rope };
+        let row_bytes = layout.page_bytes(&shape) / PAGE_ROWS;
+        let mut results = Vec::new();
+        // Together first: the pages' rows are junk before.
+        for fused in [true, false] {
+            let mut buffers = [&operands.queries, &operands.keys, &operands.values].map(|x| world.upload(x));
+            let (mut bytes, mut status) = (world.room(rows * row_bytes), world.room(rows));
+            let [q, k, v] = &mut buffers;
+            let kind = |x, heads, normed: bool, rotates, hadamard| HeadVectors {
+                x,
+                heads,
+                norm: normed.then_some(DeviceNorm { weight: &weight, eps: 1e-6 }),
+                rotates,
+                hadamard: (layout == KvLayout::Q8).then_some(hadamard),
+            };
+            let small = inverse_block(shape.head_dim());
+            let kinds = [
+                kind(q, shape.query_heads(), true, true, 1.0),
+                kind(k, shape.kv_heads(), true, true, small),
+                kind(v, shape.kv_heads(), false, false, small),
+            ];
+            // SAFETY: as in `Device::store`.
+            let layer = unsafe { LayerPages::new(&device.plan, &device.table, 0) };
+            let to = Some(RowBytes { bytes: &mut bytes, start: 0 });
+            let mut failures = Failures { status: &mut status, place: PLACE };
+            if fused {
+                world.queue.place_and_store(&spec, kinds, &layer, to, &mut failures);
+            } else {
+                world.queue.place_heads(&spec, kinds);
+                let [_, k, v] = &buffers;
+                world.queue.store_kv(&layer, (k, v), to, &mut failures);
+            }
+            let stored = world.download(&bytes, bytes.len());
+            let queries = world.download(&buffers[0], operands.queries.len());
+            let table_pages = device.pages.canonical(world, 0, &vec![PAGE_ROWS; device.pages.table().len()]);
+            results.push((queries, [stored, table_pages].concat(), world.download(&status, rows)));
+        }
+        let [(q1, bytes1, status1), (q0, bytes0, status0)] = results.try_into().expect("two results");
+        let signed = |bytes: Vec<u8>| bytes.into_iter().map(u8::cast_signed).collect::<Vec<i8>>();
+        world.compare(&format!("{self} placed queries"), shape.head_dim(), &q0, &q1);
+        world.compare(&format!("{self} placed and stored"), row_bytes, &signed(bytes0), &signed(bytes1));
+        world.compare(&format!("{self} status of both"), 1, &status0, &status1);
     }
 
     /// The pages after storing the step's rows, as canonical bytes.

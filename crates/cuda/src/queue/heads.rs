@@ -83,6 +83,9 @@ impl RowBytes<'_> {
     }
 }
 
+/// Slots of the kernels' `Placement`.
+const PLACEMENT_SLOTS: usize = 16;
+
 impl Queue {
     /// Normalises, rotates and transforms the head vectors of up to three kinds, each step only where asked for.
     ///
@@ -91,32 +94,40 @@ impl Queue {
     /// rotates without a rotary embedding.
     pub fn place_heads<const KINDS: usize>(&mut self, rows: &HeadRows<'_>, kinds: [HeadVectors<'_>; KINDS]) {
         const { assert!(KINDS >= 1 && KINDS <= 3) };
-        let HeadRows { rows: count, head_dim, positions, rope } = *rows;
-        assert!(positions.len() >= count, "{} positions for {count} rows", positions.len());
-        assert!(rope.is_none_or(|rope| 2 * rope.pairs <= head_dim), "rotated dimensions of a head of {head_dim}");
-        let (mut fields, mut heads) = ([0; 16], 0);
+        let (mut fields, mut heads) = (rows.fields(), 0);
         for (kind, fields) in kinds.iter().zip(fields.chunks_exact_mut(4)) {
-            assert!(kind.x.len() >= count * kind.heads * head_dim, "{count} rows of {} heads", kind.heads);
-            assert!(
-                kind.norm.is_none_or(|norm| norm.weight.len() >= head_dim),
-                "a norm weight for {head_dim} dimensions"
-            );
-            assert!(!kind.rotates || rope.is_some(), "a rotary embedding for heads that rotate");
-            fields[0] = kind.x.address();
-            fields[1] = kind.norm.map_or(0, |norm| norm.weight.address());
-            fields[2] = pair(dimension(kind.heads), kind.norm.map_or(0.0, |norm| norm.eps).to_bits());
-            fields[3] = pair(kind.hadamard.unwrap_or(0.0).to_bits(), u32::from(kind.rotates));
+            kind.write_fields(rows, fields);
             heads += kind.heads;
         }
-        fields[12] = positions.address();
-        fields[13] = rope.map_or(0, |rope| rope.angles.address());
-        let neox = rope.is_some_and(|rope| rope.style == RopeStyle::Neox);
-        fields[14] = pair(rope.map_or(1, |rope| dimension(rope.pairs)), u32::from(neox));
-        fields[15] = pair(dimension(count), 0);
-        let launch = Launch::of(dimension((count * heads).div_ceil(HEAD_WARPS)), 256).early();
-        // SAFETY: the kernel's one parameter is this structure; lengths were checked above, and the caller answers for the
-        // positions.
-        unsafe { self.launch(KERNELS[PLACE + size_index(head_dim)], &launch, Arguments::new().structure(&fields)) };
+        let launch = self.early(Launch::of(dimension((rows.rows * heads).div_ceil(HEAD_WARPS)), 256));
+        let kernel = KERNELS[PLACE + size_index(rows.head_dim)];
+        // SAFETY: the kernel's one parameter is this structure; lengths were checked with its fields, and the caller answers
+        // for the positions.
+        unsafe { self.launch(kernel, &launch, Arguments::new().structure(&fields)) };
+    }
+
+    /// Places queries, keys and values like [`Self::place_heads`], the queries in place, and stores keys and values like
+    /// [`Self::store_kv`], in one launch. The buffers of keys and values are left as they were.
+    ///
+    /// # Panics
+    /// As [`Self::place_heads`], and if rows or heads are not those of the plan.
+    pub fn place_and_store(
+        &mut self,
+        rows: &HeadRows<'_>,
+        kinds: [HeadVectors<'_>; 3],
+        pages: &LayerPages<'_>,
+        row_bytes: Option<RowBytes<'_>>,
+        failures: &mut Failures<'_>,
+    ) {
+        let (plan, [_, keys, values]) = (pages.plan, &kinds);
+        let (shape, heads) = (plan.shape(), kinds.iter().map(|kind| kind.heads).sum());
+        assert!(rows.rows == plan.rows() && rows.head_dim == shape.head_dim(), "rows of another step");
+        assert!(keys.heads == shape.kv_heads() && values.heads == shape.kv_heads(), "heads of another layer");
+        let mut placement = rows.fields();
+        for (kind, fields) in kinds.iter().zip(placement.chunks_exact_mut(4)) {
+            kind.write_fields(rows, fields);
+        }
+        self.store(&placement, heads, pages, row_bytes, failures);
     }
 
     /// Rounds keys and values, `[rows, kv_heads * head_dim]` each, into the pages of the step's rows. Rows that are not finite
@@ -138,27 +149,75 @@ impl Queue {
         let (shape, rows) = (plan.shape(), plan.rows());
         let elements = rows * shape.kv_heads() * shape.head_dim();
         assert!(keys.len().min(values.len()) >= elements, "keys and values of {rows} rows");
+        let mut placement = [0; PLACEMENT_SLOTS];
+        for (x, fields) in [keys, values].into_iter().zip(placement[4..].chunks_exact_mut(4)) {
+            fields[0] = x.address();
+            fields[2] = pair(dimension(shape.kv_heads()), 0);
+        }
+        placement[15] = pair(dimension(rows), 0);
+        self.store(&placement, 2 * shape.kv_heads(), pages, row_bytes, failures);
+    }
+
+    fn store(
+        &mut self,
+        placement: &[u64; PLACEMENT_SLOTS],
+        heads: usize,
+        pages: &LayerPages<'_>,
+        row_bytes: Option<RowBytes<'_>>,
+        failures: &mut Failures<'_>,
+    ) {
+        let plan = pages.plan;
+        let (shape, rows) = (plan.shape(), plan.rows());
         assert!(failures.status.len() >= rows, "status of {rows} rows");
-        let fields = [
+        let mut fields = [0; PLACEMENT_SLOTS + 6];
+        fields[..PLACEMENT_SLOTS].copy_from_slice(placement);
+        fields[PLACEMENT_SLOTS..].copy_from_slice(&[
             plan.sequences(),
             plan.row_sequences(),
             pages.table_address(),
-            keys.address(),
-            values.address(),
             failures.status.address(),
             row_bytes.map_or(0, |to| to.address(rows * plan.layout().page_bytes(shape) / PAGE_ROWS)),
-            pair(dimension(rows), dimension(shape.kv_heads())),
             pair(failures.place, 0),
-        ];
+        ]);
         let first = match plan.layout() {
             KvLayout::Q8 => STORE_Q8,
             KvLayout::F16 => STORE_F16,
         };
         let kernel = KERNELS[first + size_index(shape.head_dim())];
-        let launch = Launch::of(dimension((rows * 2 * shape.kv_heads()).div_ceil(HEAD_WARPS)), 256).early();
-        // SAFETY: the kernel's one parameter is this structure; the lengths were checked above, and the page table is the
-        // caller's promise.
+        let launch = self.early(Launch::of(dimension((rows * heads).div_ceil(HEAD_WARPS)), 256));
+        // SAFETY: the kernel's one parameter is this structure; the lengths were checked by the callers, and the page table is
+        // the promise behind `LayerPages`.
         unsafe { self.launch(kernel, &launch, Arguments::new().structure(&fields)) };
+    }
+}
+
+impl HeadRows<'_> {
+    /// The kernels' `Placement` without its kinds.
+    fn fields(&self) -> [u64; PLACEMENT_SLOTS] {
+        let Self { rows, head_dim, positions, rope } = *self;
+        assert!(positions.len() >= rows, "{} positions for {rows} rows", positions.len());
+        assert!(rope.is_none_or(|rope| 2 * rope.pairs <= head_dim), "rotated dimensions of a head of {head_dim}");
+        let mut fields = [0; PLACEMENT_SLOTS];
+        fields[12] = positions.address();
+        fields[13] = rope.map_or(0, |rope| rope.angles.address());
+        let neox = rope.is_some_and(|rope| rope.style == RopeStyle::Neox);
+        fields[14] = pair(rope.map_or(1, |rope| dimension(rope.pairs)), u32::from(neox));
+        fields[15] = pair(dimension(rows), 0);
+        fields
+    }
+}
+
+impl HeadVectors<'_> {
+    /// Writes the kernels' `HeadPart`.
+    fn write_fields(&self, of: &HeadRows<'_>, fields: &mut [u64]) {
+        let HeadRows { rows, head_dim, rope, .. } = *of;
+        assert!(self.x.len() >= rows * self.heads * head_dim, "{rows} rows of {} heads", self.heads);
+        assert!(self.norm.is_none_or(|norm| norm.weight.len() >= head_dim), "a norm weight for {head_dim} dimensions");
+        assert!(!self.rotates || rope.is_some(), "a rotary embedding for heads that rotate");
+        fields[0] = self.x.address();
+        fields[1] = self.norm.map_or(0, |norm| norm.weight.address());
+        fields[2] = pair(dimension(self.heads), self.norm.map_or(0.0, |norm| norm.eps).to_bits());
+        fields[3] = pair(self.hadamard.unwrap_or(0.0).to_bits(), u32::from(self.rotates));
     }
 }
 

@@ -73,7 +73,7 @@ impl Queue {
 
     unsafe fn copy_pages(&mut self, kernel: &'static str, shape: &AttentionShape, copies: &DeviceBuffer<u64>) {
         let (kv_heads, head_dim) = (dimension(shape.kv_heads()), dimension(shape.head_dim()));
-        let launch = Launch::of(dimension(copies.len() / COPY_WORDS), THREADS).rows(kv_heads).early();
+        let launch = self.early(Launch::of(dimension(copies.len() / COPY_WORDS), THREADS).rows(kv_heads));
         let arguments = Arguments::new().structure(&[copies.address(), pair(kv_heads, head_dim)]);
         // SAFETY: the kernel's one parameter is this structure; the addresses are the caller's promise.
         unsafe { self.launch(kernel, &launch, arguments) };

@@ -69,8 +69,9 @@ impl Queue {
             .size(cols)
             .u32(u32::from(norm_eps.is_some()))
             .f32(norm_eps.unwrap_or(0.0));
+        let launch = self.early(Launch::of(dimension(rows), THREADS));
         // SAFETY: the kernel's parameters in order; lengths were checked above, and the caller answers for the tokens.
-        unsafe { self.launch("embed_rows", &Launch::of(dimension(rows), THREADS).early(), arguments) };
+        unsafe { self.launch("embed_rows", &launch, arguments) };
     }
 
     /// `hidden += y`, or `hidden += norm(y)`; both `[rows, cols]`.
@@ -92,8 +93,9 @@ impl Queue {
             .size(cols)
             .optional(post_norm.map(|norm| norm.weight))
             .f32(post_norm.map_or(0.0, |norm| norm.eps));
+        let launch = self.early(Launch::of(dimension(rows), THREADS));
         // SAFETY: the kernel's parameters in order; the lengths were checked above.
-        unsafe { self.launch("add_residual", &Launch::of(dimension(rows), THREADS).early(), arguments) };
+        unsafe { self.launch("add_residual", &launch, arguments) };
     }
 
     /// Scales and caps logits, `[rows, vocab]`, in place, and reports the rows of the step whose logits are not finite.
@@ -123,7 +125,7 @@ impl Queue {
             .optional(step_rows)
             .buffer(failures.status)
             .u32(failures.place);
-        let launch = Launch::of(LOGITS_BLOCKS, THREADS).rows(dimension(rows)).early();
+        let launch = self.early(Launch::of(LOGITS_BLOCKS, THREADS).rows(dimension(rows)));
         // SAFETY: the kernel's parameters in order; lengths were checked above, and indices are the caller's rows.
         unsafe { self.launch("finish_logits", &launch, arguments) };
     }
