@@ -74,6 +74,9 @@ struct Merge {
     __device__ __forceinline__ float sum(float l, float l_t) const { return __fmaf_rn(l, old, fresh * l_t); }
 };
 
+// x, or +0 where not `seen`, without a branch that would divide the warp.
+__device__ __forceinline__ float where_seen(bool seen, float x) { return __uint_as_float(__float_as_uint(x) & -uint32_t(seen)); }
+
 // A visible score as a candidate for the largest: +inf if it is not finite, which no maximum drops.
 __device__ __forceinline__ float candidate(float score) { return is_finite(score) ? score : infinity(); }
 

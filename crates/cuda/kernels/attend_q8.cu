@@ -201,9 +201,9 @@ struct Q8Team {
         float p[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            p[i] = seen[i] ? softmax_weight(fma_unit(score[i], slope, shift)) : 0.0f;
-            // In [0, 2048]: the low half of the bits of a number in [2^23 + 2^22, 2^23 + 2^22 + 2048].
-            code[i] = seen[i] ? __float_as_uint(__fmaf_rn(p[i], value_scale[i] * up, ROUND_TO_INTEGER)) & 0xffff : 0;
+            p[i] = where_seen(seen[i], softmax_weight(fma_unit(score[i], slope, shift)));
+            // In [0, 2048]: the low half of the bits of a number in [2^23 + 2^22, 2^23 + 2^22 + 2048]; 0 where not seen.
+            code[i] = __float_as_uint(__fmaf_rn(p[i], where_seen(seen[i], value_scale[i]) * up, ROUND_TO_INTEGER)) & 0xffff;
         }
         const int row = g + 8 * half;
         *reinterpret_cast<float2*>(&sh.weight[turn][row][key]) = make_float2(p[0], p[1]);

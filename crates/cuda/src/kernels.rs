@@ -26,6 +26,7 @@ macro_rules! unit {
 const UNITS: &[Unit] = &[
     unit!("attend_f16", queue::attend::KERNELS_F16),
     unit!("attend_merge", queue::attend::KERNELS_MERGE),
+    unit!("attend_prefill", queue::attend::KERNELS_PREFILL),
     unit!("attend_q8", queue::attend::KERNELS_Q8),
     unit!("diagnostics", queue::diagnostics::KERNELS),
     unit!("gemv", queue::matmul::ONE_ROW_KERNELS),

@@ -361,8 +361,9 @@ impl Device {
     fn new(world: &mut World, case: &Case, operands: &Operands, rng: &mut fastrand::Rng) -> Self {
         let Form { shape, layout } = case.form;
         let rows = operands.rows.len();
-        let scratch = AttentionScratch::new(&world.context, &shape).expect("device memory");
-        let limits = PlanLimits { rows_max: rows, sequences_max: case.step.len() };
+        let positions_max = case.step.iter().map(|&(position, rows)| position + rows).sum();
+        let limits = PlanLimits { rows_max: rows, sequences_max: case.step.len(), positions_max };
+        let scratch = AttentionScratch::new(&world.context, (shape, layout), limits).expect("device memory");
         let plan = AttentionPlan::new(&world.context, (shape, layout), case.window, &scratch, limits);
         let mut plan = plan.expect("device memory");
         let (mut sequences, mut first_row, mut table) = (Vec::new(), 0, 0);

@@ -6,6 +6,7 @@
 
 mod attend;
 mod bench;
+mod bench_attend;
 mod heads;
 mod matmul;
 mod pages;

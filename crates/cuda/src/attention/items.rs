@@ -5,6 +5,7 @@ use std::ops::Range;
 use muser_kernels::attention::{PAGE_ROWS, SEGMENT_PAGES};
 
 use super::StepSequence;
+use super::prefill::{PrefillItems, PrefillLimits};
 
 /// Queries of an item: (row, head of the group) pairs of one sequence in order.
 pub(crate) const TILE_QUERIES: usize = 16;
@@ -19,7 +20,7 @@ const WHOLE_ITEMS_MIN: usize = 264;
 
 /// Part of a tile's pages that an item covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// All of them.
     Whole = 0,
     /// Those of one segment.
@@ -37,6 +38,8 @@ pub(super) struct Items {
     pub merge_words: Vec<u32>,
     /// Partial results of all items.
     pub partials: usize,
+    /// Work of the sequences with many rows, where the device has kernels for it; the rest is in `words`.
+    pub prefill: PrefillItems,
 }
 
 /// Facts that the cutting depends on.
@@ -52,6 +55,8 @@ pub(super) struct Cutting {
     pub partials_max: usize,
     /// Items that there is room for.
     pub items_max: usize,
+    /// Room for the work of sequences with many rows.
+    pub prefill: PrefillLimits,
 }
 
 impl Cutting {
@@ -66,12 +71,25 @@ impl Cutting {
         (rows * self.group).div_ceil(TILE_QUERIES)
     }
 
-    /// The visible pages of tile `tile` of `sequence`.
-    fn tile_pages(&self, sequence: &StepSequence, tile: usize) -> Range<usize> {
-        let queries = tile * TILE_QUERIES..((tile + 1) * TILE_QUERIES).min(sequence.rows * self.group);
-        let rows = queries.start / self.group..(queries.end - 1) / self.group + 1;
+    /// The pages of which one of `count` queries of `sequence` from `first` on sees a row.
+    pub fn tile_pages(&self, sequence: &StepSequence, first: usize, count: usize) -> Range<usize> {
+        let end = (first + count).min(sequence.rows * self.group);
+        let rows = first / self.group..(end - 1) / self.group + 1;
         self.visible_pages(sequence.position + rows.start..sequence.position + rows.end)
     }
+}
+
+/// Partial results to merge: those of one tile of [`TILE_QUERIES`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MergeTile {
+    pub sequence: usize,
+    pub first_query: usize,
+    /// Index of the first partial result.
+    pub partial: usize,
+    pub partials: usize,
+    /// First page of the first partial result.
+    pub first_page: usize,
+    pub kind: Kind,
 }
 
 impl Items {
@@ -80,13 +98,24 @@ impl Items {
         self.words.clear();
         self.merge_words.clear();
         self.partials = 0;
-        let pages: usize = sequences
+        self.prefill.clear();
+        let mut rest = Vec::with_capacity(sequences.len());
+        for (number, sequence) in sequences.iter().enumerate() {
+            match self.prefill.cut(cutting, (number, sequence), self.partials) {
+                Some((merges, partials)) => {
+                    merges.iter().for_each(|merge| self.push_merge(*merge));
+                    self.partials = partials;
+                }
+                None => rest.push((number, sequence)),
+            }
+        }
+        let pages: usize = rest
             .iter()
-            .map(|sequence| cutting.tiles(sequence.rows) * cutting.visible_pages(sequence.positions()).len())
+            .map(|(_, sequence)| cutting.tiles(sequence.rows) * cutting.visible_pages(sequence.positions()).len())
             .sum();
         let by_page = pages * cutting.kv_heads <= PAGE_ITEMS_MAX;
-        let mut items_left = cutting.items_max - sequences.iter().map(|s| cutting.tiles(s.rows)).sum::<usize>();
-        for (number, sequence) in sequences.iter().enumerate() {
+        let mut items_left = cutting.items_max - rest.iter().map(|(_, s)| cutting.tiles(s.rows)).sum::<usize>();
+        for (number, sequence) in rest {
             let tiles = cutting.tiles(sequence.rows);
             let most = cutting.visible_pages(sequence.positions());
             let kind = match () {
@@ -101,7 +130,8 @@ impl Items {
                 items_left -= partials;
             }
             for tile in 0..tiles {
-                self.cut_tile(number, tile, kind, cutting.tile_pages(sequence, tile));
+                let pages = cutting.tile_pages(sequence, tile * TILE_QUERIES, TILE_QUERIES);
+                self.cut_tile(number, tile, kind, pages);
             }
         }
         while !self.count().is_multiple_of(PADDING) && self.count() < cutting.items_max {
@@ -110,18 +140,23 @@ impl Items {
     }
 
     fn cut_tile(&mut self, sequence: usize, tile: usize, kind: Kind, pages: Range<usize>) {
-        let (sequence, first_query) = (word(sequence), word(tile * TILE_QUERIES));
-        let first_partial = self.partials;
+        let first_query = tile * TILE_QUERIES;
+        let partial = self.partials;
+        let mut partials = 0;
         for part in parts(kind, &pages) {
-            let partial = if kind == Kind::Whole { 0 } else { word(self.partials) };
-            self.partials += usize::from(kind != Kind::Whole);
-            self.words.extend([sequence, first_query, word(part.start), word(part.len()), kind as u32, partial]);
+            let words = [sequence, first_query, part.start, part.len(), kind as usize, partial + partials];
+            self.words.extend(words.map(word));
+            partials += usize::from(kind != Kind::Whole);
         }
         if kind != Kind::Whole {
-            let partials = word(self.partials - first_partial);
-            let words = [sequence, first_query, word(first_partial), partials, word(pages.start), kind as u32];
-            self.merge_words.extend(words);
+            self.push_merge(MergeTile { sequence, first_query, partial, partials, first_page: pages.start, kind });
         }
+    }
+
+    fn push_merge(&mut self, merge: MergeTile) {
+        let MergeTile { sequence, first_query, partial, partials, first_page, kind } = merge;
+        self.partials = self.partials.max(partial + partials);
+        self.merge_words.extend([sequence, first_query, partial, partials, first_page, kind as usize].map(word));
     }
 
     /// Items, padding included.
@@ -136,7 +171,7 @@ impl Items {
 }
 
 /// The runs of pages that the items of a tile cover.
-fn parts(kind: Kind, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+pub(super) fn parts(kind: Kind, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let unit = match kind {
         Kind::Whole => usize::MAX,
         Kind::Segment => SEGMENT_PAGES,
@@ -150,7 +185,7 @@ fn parts(kind: Kind, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>>
     })
 }
 
-fn word(value: usize) -> u32 {
+pub(super) fn word(value: usize) -> u32 {
     u32::try_from(value).unwrap_or_else(|_| panic!("{value} does not fit a word of the plan"))
 }
 
@@ -158,7 +193,14 @@ fn word(value: usize) -> u32 {
 mod tests {
     use super::*;
 
-    const CUTTING: Cutting = Cutting { group: 16, kv_heads: 2, window: None, partials_max: 1000, items_max: 2000 };
+    const CUTTING: Cutting = Cutting {
+        group: 16,
+        kv_heads: 2,
+        window: None,
+        partials_max: 1000,
+        items_max: 2000,
+        prefill: PrefillLimits::NONE,
+    };
 
     fn sequence(position: usize, rows: usize) -> StepSequence {
         StepSequence { first_row: 0, rows, position, first_page: 0, table: 0 }

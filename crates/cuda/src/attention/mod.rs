@@ -5,9 +5,12 @@
 
 mod items;
 mod plan;
+mod prefill;
 mod scratch;
 
 pub use plan::{AttentionPlan, LayerPages, PlanLimits, StepSequence};
 pub use scratch::AttentionScratch;
 
 pub(crate) use items::TILE_QUERIES;
+pub(crate) use plan::PrefillPlan;
+pub(crate) use prefill::PREFILL_QUERIES;

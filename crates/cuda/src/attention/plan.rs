@@ -6,6 +6,8 @@ use muser_kernels::attention::{AttentionShape, KvLayout};
 
 use super::AttentionScratch;
 use super::items::{Cutting, ITEM_WORDS, Items};
+use super::prefill::{EXPANSION_WORDS, PREFILL_WORDS};
+use super::scratch::Sizes;
 use crate::driver::{Context, DeviceBuffer, DriverError, Event, PinnedBuffer};
 use crate::queue::Queue;
 
@@ -42,6 +44,8 @@ pub struct PlanLimits {
     pub rows_max: usize,
     /// Sequences.
     pub sequences_max: usize,
+    /// Positions of the longest sequence: bounds the workspace for its pages.
+    pub positions_max: usize,
 }
 
 /// Attention of one step over all layers with one window. Buffers are allocated once, and keep their addresses.
@@ -51,6 +55,7 @@ pub struct AttentionPlan {
     layout: KvLayout,
     cutting: Cutting,
     limits: PlanLimits,
+    sizes: Sizes,
     rows: usize,
     items: Items,
     /// Sequences, row sequences, items, tiles to merge: at the offsets of `parts`.
@@ -61,7 +66,7 @@ pub struct AttentionPlan {
 }
 
 impl AttentionPlan {
-    /// A plan for layers of `shape` and `window` in `scratch`'s room.
+    /// A plan for layers of `shape` and `window` in `scratch`, which was made for the same shape and layout.
     ///
     /// # Errors
     /// [`DriverError::OutOfMemory`], or the error of an earlier kernel.
@@ -76,13 +81,13 @@ impl AttentionPlan {
         limits: PlanLimits,
     ) -> Result<Self, DriverError> {
         assert_ne!(window, Some(0), "a window of 0 positions shows nothing");
-        let group = shape.heads_per_kv();
         let mut cutting = Cutting {
-            group,
+            group: shape.heads_per_kv(),
             kv_heads: shape.kv_heads(),
             window,
-            partials_max: scratch.partials_max(&shape),
+            partials_max: scratch.sizes.partials_max,
             items_max: 0,
+            prefill: scratch.sizes.prefill,
         };
         cutting.items_max = cutting.tiles(limits.rows_max) + limits.sequences_max + CUT_ITEMS_MAX;
         let words = Parts::of(&limits, &cutting).end;
@@ -91,6 +96,7 @@ impl AttentionPlan {
             layout,
             cutting,
             limits,
+            sizes: scratch.sizes,
             rows: 0,
             items: Items::default(),
             words: DeviceBuffer::new(context, words)?,
@@ -108,7 +114,7 @@ impl AttentionPlan {
     /// If the step exceeds the limits, a sequence has no row, or a position passes 2^31.
     pub fn set(&mut self, queue: &mut Queue, sequences: &[StepSequence]) -> Result<(), DriverError> {
         let rows = sequences.iter().map(|sequence| sequence.rows).sum();
-        let PlanLimits { rows_max, sequences_max } = self.limits;
+        let PlanLimits { rows_max, sequences_max, .. } = self.limits;
         assert!(rows <= rows_max, "{rows} rows in a plan for {rows_max}");
         assert!(sequences.len() <= sequences_max, "{} sequences in a plan for {sequences_max}", sequences.len());
         for sequence in sequences {
@@ -125,6 +131,9 @@ impl AttentionPlan {
             parts.row_sequences..parts.row_sequences + rows,
             parts.items..parts.items + self.items.words.len(),
             parts.merges..parts.merges + self.items.merge_words.len(),
+            parts.prefill_items..parts.prefill_items + self.items.prefill.items.len() * PREFILL_WORDS,
+            parts.expansions..parts.expansions + self.items.prefill.pages.len() * EXPANSION_WORDS,
+            parts.tiles..parts.tiles + self.items.prefill.tiles.len() * EXPANSION_WORDS,
         ];
         for range in used.into_iter().filter(|range| !range.is_empty()) {
             let at = range.start;
@@ -147,6 +156,11 @@ impl AttentionPlan {
         }
         words[parts.items..][..self.items.words.len()].copy_from_slice(&self.items.words);
         words[parts.merges..][..self.items.merge_words.len()].copy_from_slice(&self.items.merge_words);
+        let prefill = &self.items.prefill;
+        let mut put = |at: usize, values: &[u32]| words[at..][..values.len()].copy_from_slice(values);
+        put(parts.prefill_items, prefill.items.as_flattened());
+        put(parts.expansions, prefill.pages.as_flattened());
+        put(parts.tiles, prefill.tiles.as_flattened());
     }
 
     /// Absolute pages of which some row of `sequence` sees a key: those that the page table must hold.
@@ -155,8 +169,11 @@ impl AttentionPlan {
     }
 
     /// Shape of the launches of the current step. Launches recorded for one step can be replayed for another of this shape.
-    pub fn launch_shape(&self) -> [usize; 3] {
-        [self.rows, self.items.count(), self.items.merges()]
+    pub fn launch_shape(&self) -> [usize; 6] {
+        let prefill = &self.items.prefill;
+        let expanded = [prefill.items.len(), prefill.pages.len(), prefill.tiles.len()];
+        let [items, pages, tiles] = expanded;
+        [self.rows, self.items.count(), self.items.merges(), items, pages, tiles]
     }
 
     /// Heads of the layers.
@@ -195,9 +212,32 @@ impl AttentionPlan {
         (self.words.address_at(Parts::of(&self.limits, &self.cutting).merges), self.items.merges())
     }
 
-    pub(crate) fn partials(&self) -> usize {
-        self.items.partials
+    /// The work of the sequences with many rows, if there is any.
+    pub(crate) fn prefill(&self) -> Option<PrefillPlan> {
+        let (parts, prefill) = (Parts::of(&self.limits, &self.cutting), &self.items.prefill);
+        (!prefill.items.is_empty()).then(|| PrefillPlan {
+            items: self.words.address_at(parts.prefill_items),
+            item_count: prefill.items.len(),
+            expansions: self.words.address_at(parts.expansions),
+            page_count: prefill.pages.len(),
+            tiles: self.words.address_at(parts.tiles),
+            tile_count: prefill.tiles.len(),
+        })
     }
+
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+}
+
+/// Device addresses and counts of the work for many rows (`kernels/attend_prefill.cu`).
+pub(crate) struct PrefillPlan {
+    pub items: u64,
+    pub item_count: usize,
+    pub expansions: u64,
+    pub page_count: usize,
+    pub tiles: u64,
+    pub tile_count: usize,
 }
 
 /// Offsets of the plan's parts, in words.
@@ -206,6 +246,9 @@ struct Parts {
     row_sequences: usize,
     items: usize,
     merges: usize,
+    prefill_items: usize,
+    expansions: usize,
+    tiles: usize,
     end: usize,
 }
 
@@ -214,8 +257,11 @@ impl Parts {
         let row_sequences = limits.sequences_max * SEQUENCE_WORDS;
         let items = row_sequences + limits.rows_max;
         let merges = items + cutting.items_max * ITEM_WORDS;
-        let end = merges + cutting.items_max * ITEM_WORDS;
-        Self { sequences: 0, row_sequences, items, merges, end }
+        let prefill_items = merges + cutting.items_max * ITEM_WORDS;
+        let expansions = prefill_items + cutting.prefill.items_max * PREFILL_WORDS;
+        let tiles = expansions + cutting.prefill.pages_max * EXPANSION_WORDS;
+        let end = tiles + cutting.prefill.tiles_max * EXPANSION_WORDS;
+        Self { sequences: 0, row_sequences, items, merges, prefill_items, expansions, tiles, end }
     }
 }
 

@@ -4,7 +4,7 @@ use muser_kernels::attention::KvLayout;
 
 use super::heads::size_index;
 use super::{Failures, Queue, dimension};
-use crate::attention::{AttentionScratch, LayerPages, TILE_QUERIES};
+use crate::attention::{AttentionScratch, LayerPages, PREFILL_QUERIES, PrefillPlan, TILE_QUERIES};
 use crate::driver::{Arguments, DeviceBuffer, Launch, pair};
 
 /// Every kernel: for each layout, one per head size 32, 64, ... 256.
@@ -19,8 +19,12 @@ pub(crate) const KERNELS_F16: &[&str] = &[
     "attend_f16_d160", "attend_f16_d192", "attend_f16_d224", "attend_f16_d256",
 ];
 pub(crate) const KERNELS_MERGE: &[&str] = &["merge_partials"];
+pub(crate) const KERNELS_PREFILL: &[&str] = &["expand_pages", "expand_queries", "attend_prefill_d128"];
 
-/// Threads of a block of the attend kernels.
+/// Threads of a block of `attend_prefill_d128`, and its dynamic shared memory: totals, ring of pages, barriers.
+const PREFILL_THREADS: u32 = 384;
+const PREFILL_SHARED_BYTES: u32 = 65_536 + 4 * (32_768 + 1024) + 128;
+/// Threads of a block of the other attend kernels.
 const TEAM_THREADS: u32 = 256;
 /// Slices of 32 dimensions per block, as in `kernels/attend_merge.cu`.
 const MERGE_WARPS: usize = 4;
@@ -46,7 +50,7 @@ impl Queue {
         let elements = rows * shape.query_heads() * head_dim;
         assert!(queries.len().min(out.len()) >= elements, "queries and outputs of {rows} rows");
         assert!(failures.status.len() >= rows, "status of {rows} rows");
-        assert!(plan.partials() <= scratch.partials_max(shape), "room for {} partial results", plan.partials());
+        assert!(scratch.serves(plan.sizes()), "a workspace that the plan was not made for");
         let ((items, item_count), (merges, merge_count)) = (plan.items(), plan.merges());
         let fields = [
             plan.sequences(),
@@ -61,12 +65,15 @@ impl Queue {
             pair(dimension(shape.heads_per_kv()), plan.window()),
             pair(shape.score_scale().to_bits(), 0),
         ];
+        if let Some(prefill) = plan.prefill() {
+            self.attend_many_rows(&prefill, scratch, &fields, kv_heads);
+        }
         let (kernels, shared_bytes) = match plan.layout() {
             KvLayout::Q8 => (KERNELS_Q8, 0),
             KvLayout::F16 => (KERNELS_F16, f16_shared_bytes(head_dim)),
         };
         let launch =
-            Launch::of(dimension(item_count), TEAM_THREADS).rows(dimension(kv_heads)).shared(shared_bytes).early();
+            self.early(Launch::of(dimension(item_count), TEAM_THREADS).rows(dimension(kv_heads)).shared(shared_bytes));
         // SAFETY: the kernel's one parameter is this structure; the lengths were checked above, the items were made for the
         // plan's rows, and the page table is the promise behind `LayerPages`.
         unsafe { self.launch(kernels[size_index(head_dim)], &launch, Arguments::new().structure(&fields)) };
@@ -76,9 +83,44 @@ impl Queue {
         merging[1..12].copy_from_slice(&fields);
         merging[12] = head_dim as u64;
         let blocks = merge_count * TILE_QUERIES * head_dim / 32 / MERGE_WARPS;
-        let launch = Launch::of(dimension(blocks), 32 * dimension(MERGE_WARPS)).rows(dimension(kv_heads)).early();
-        // SAFETY: as above; the partial results were written by the launch before, which this one waits for.
+        let launch = self.early(Launch::of(dimension(blocks), 32 * dimension(MERGE_WARPS)).rows(dimension(kv_heads)));
+        // SAFETY: as above; the partial results were written by the launches before, which this one waits for.
         unsafe { self.launch("merge_partials", &launch, Arguments::new().structure(&merging)) };
+    }
+
+    /// The work of the sequences with many rows. `attention` is the kernels' `Attention`.
+    fn attend_many_rows(
+        &mut self,
+        plan: &PrefillPlan,
+        scratch: &AttentionScratch,
+        attention: &[u64; 11],
+        kv_heads: usize,
+    ) {
+        let mut fields = [0; 19];
+        fields[..11].copy_from_slice(attention);
+        fields[11..].copy_from_slice(&[
+            plan.items,
+            plan.expansions,
+            plan.tiles,
+            scratch.pages.address(),
+            scratch.scales.address(),
+            scratch.queries.address(),
+            scratch.query_scales.address(),
+            plan.tile_count as u64,
+        ]);
+        let arguments = Arguments::new().structure(&fields);
+        let launch = self.early(Launch::of(dimension(plan.page_count), TEAM_THREADS).rows(dimension(kv_heads)));
+        // SAFETY: the kernel's one parameter is this structure; its buffers have room for the plan's pages and tiles, and the
+        // page table is the promise behind `LayerPages`.
+        unsafe { self.launch("expand_pages", &launch, arguments) };
+        let vectors = plan.tile_count * kv_heads * PREFILL_QUERIES;
+        let launch = self.early(Launch::of(dimension(vectors.div_ceil(8)), TEAM_THREADS));
+        // SAFETY: as above.
+        unsafe { self.launch("expand_queries", &launch, arguments) };
+        let launch =
+            self.early(Launch::of(dimension(plan.item_count * kv_heads), PREFILL_THREADS).shared(PREFILL_SHARED_BYTES));
+        // SAFETY: as above; the launches before wrote what this one reads.
+        unsafe { self.launch("attend_prefill_d128", &launch, arguments) };
     }
 }
 
