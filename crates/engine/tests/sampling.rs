@@ -1,5 +1,7 @@
 //! The sampler beside a plain restatement of its rules: f64 and std's mathematics, full sorts, no shared code.
 
+use std::sync::Arc;
+
 use muser_engine::{LogitBias, Sampler, SamplerWorkspace, SamplingError, SamplingSettings};
 
 /// The probability of each token (0 where a stage dropped it), by the definitions.
@@ -299,6 +301,7 @@ fn biases_of_tokens_that_do_not_exist_or_of_all_that_do_are_refused() {
 #[test]
 fn logprobs_are_those_of_the_raw_softmax_sorted_and_never_exceed_one_in_sum() {
     let mut random = fastrand::Rng::with_seed(14);
+    let plain = Sampler::new(SamplingSettings::default(), 60).unwrap();
     let mut workspace = SamplerWorkspace::new(60);
     for round in 0..300 {
         let mut logits = random_logits(&mut random, 60);
@@ -307,7 +310,7 @@ fn logprobs_are_those_of_the_raw_softmax_sorted_and_never_exceed_one_in_sum() {
         let p = softmax(&left);
         let chosen = random.u32(..60);
         for count in [0, 1, 5, 59, 60, 1000] {
-            let found = workspace.logprobs(&logits, chosen, count);
+            let found = workspace.logprobs(&plain, &logits, chosen, count);
             assert_eq!(found.chosen.token, chosen);
             assert!((found.chosen.logprob - p[chosen as usize].ln()).abs() < 1e-12);
             assert_eq!(found.top.len(), count.min(60));
@@ -321,7 +324,7 @@ fn logprobs_are_those_of_the_raw_softmax_sorted_and_never_exceed_one_in_sum() {
         }
     }
     // One token has all the probability that f64 can tell.
-    let certain = workspace.logprobs(&[900.0, -900.0], 1, 2);
+    let certain = workspace.logprobs(&plain, &[900.0, -900.0], 1, 2);
     assert_eq!((certain.top[0].logprob, certain.chosen.logprob), (0.0, -1800.0));
 }
 
@@ -346,4 +349,41 @@ fn logprobs_of_the_draw_are_the_probabilities_that_the_token_was_drawn_with() {
             assert!(found.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
         }
     }
+}
+
+#[test]
+fn suppressed_tokens_have_no_part_in_any_stage_or_probability() {
+    let mut random = fastrand::Rng::with_seed(16);
+    let mut workspace = SamplerWorkspace::new(50);
+    let settings: Vec<SamplingSettings> = (0..6).flat_map(|_| variants(&mut random, 50)).collect();
+    for settings in settings {
+        let logits = random_logits(&mut random, 50);
+        let tokens: Vec<u32> = (0..9).map(|_| random.u32(..50)).collect();
+        // The likeliest of all, and pushed further by the caller.
+        let mut order: Vec<u32> = (0..50).collect();
+        order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+        let suppressed: Arc<[u32]> = order[..4].into();
+        let banned = suppressed.iter().map(|&token| LogitBias { token, bias: f32::NEG_INFINITY });
+        let pushed = suppressed.iter().map(|&token| LogitBias { token, bias: 50.0 });
+        let with = |more: Vec<LogitBias>| SamplingSettings {
+            logit_bias: settings.logit_bias.iter().copied().chain(more).collect(),
+            ..settings.clone()
+        };
+        let bans = Sampler::new(with(banned.collect()), 50).unwrap();
+        let suppresses = Sampler::suppressing(with(pushed.collect()), 50, Arc::clone(&suppressed)).unwrap();
+        let chosen = suppresses.choose(&logits, &tokens, &mut workspace);
+        assert_eq!(chosen, bans.choose(&logits, &tokens, &mut workspace), "{settings:?}");
+        let of_model = workspace.logprobs(&suppresses, &logits, chosen, 1000);
+        assert_eq!(of_model.top.len(), 46);
+        assert!(!of_model.top.iter().any(|top| suppressed.contains(&top.token)));
+        let total: f64 = of_model.top.iter().map(|top| top.logprob.exp()).sum();
+        assert!((total - 1.0).abs() < 1e-9, "{total}");
+        let drawn = suppresses.choose(&logits, &tokens, &mut workspace);
+        let of_draw = workspace.draw_logprobs(drawn, 1000);
+        assert!(!of_draw.top.iter().any(|top| suppressed.contains(&top.token)));
+    }
+    let ban = vec![LogitBias { token: 1, bias: f32::NEG_INFINITY }];
+    let settings = SamplingSettings { logit_bias: ban, ..SamplingSettings::default() };
+    let nothing = Sampler::suppressing(settings, 3, [0, 2].into()).err();
+    assert_eq!(nothing, Some(SamplingError::NothingAllowed { vocab: 3 }));
 }

@@ -1,5 +1,7 @@
 //! What a model is, as data: sizes, and two facts per layer.
 
+use std::sync::Arc;
+
 use muser_kernels::rope::RopeStyle;
 
 /// The effective configuration of a model: everything besides tensors that its logits depend on.
@@ -37,6 +39,8 @@ pub struct ModelConfig {
     pub logit_scale: Option<f32>,
     /// Then bent into (-cap, cap) by `cap * tanh(z / cap)`.
     pub logit_soft_cap: Option<f32>,
+    /// Tokens that are never chosen, ascending; each exists, and some other does. Logits have their values all the same.
+    pub suppressed_tokens: Arc<[u32]>,
 }
 
 /// What differs from layer to layer. Window and position embedding are separate facts.

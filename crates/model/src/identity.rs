@@ -121,7 +121,7 @@ impl Fields {
 }
 
 /// The context is left out: it limits positions, it changes no value. So are the parts: which of them a model has is a fact
-/// of its tensors.
+/// of its tensors. Suppressed tokens limit a choice, and are among the tokenizer's metadata.
 fn config_digest(config: &ModelConfig) -> Digest {
     let ModelConfig {
         architecture,
@@ -140,6 +140,7 @@ fn config_digest(config: &ModelConfig) -> Digest {
         embedding_norm,
         logit_scale,
         logit_soft_cap,
+        suppressed_tokens: _,
     } = config;
     let mut fields = Fields::new(CONFIG_CONTEXT);
     fields.text(architecture).integer(*hidden).integer(*feed_forward).integer(*vocab);
@@ -206,6 +207,7 @@ mod tests {
             embedding_norm: true,
             logit_scale: Some(0.5),
             logit_soft_cap: Some(20.0),
+            suppressed_tokens: [].into(),
         }
     }
 

@@ -59,6 +59,7 @@ fn the_header_gives_the_published_configuration() {
         embedding_norm: true,
         logit_scale: Some(0.196_116_13),
         logit_soft_cap: Some(20.0),
+        suppressed_tokens: [].into(),
     };
     assert_eq!(config(), expected);
     assert_eq!(expected.layers.iter().filter(|layer| **layer == local).count(), 39);

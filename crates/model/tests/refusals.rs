@@ -364,3 +364,24 @@ fn a_scale_of_embeddings_is_refused_whether_they_are_the_head_or_not() {
         assert!(load(with_scale(&file, "blk.0.attn_q.scale")).is_ok());
     }
 }
+
+#[test]
+fn tokens_to_suppress_are_those_that_exist_and_cannot_be_all() {
+    let key = "tokenizer.ggml.suppress_tokens";
+    let tokens = |list: &[i32]| {
+        let plain = with_keys(&llama(), &[]);
+        let (parsed, mut writer) = (Gguf::parse(&plain).unwrap(), GgufWriter::new());
+        parsed.metadata().iter().for_each(|(key, value)| writer.set(key, value).unwrap());
+        writer.set_array(key, list).unwrap();
+        let mut out = Vec::new();
+        writer.write(&mut out, |_, _| Ok(())).unwrap();
+        read_config(&Gguf::parse(&out).unwrap().metadata()).map(|config| config.suppressed_tokens.to_vec())
+    };
+    assert_eq!(tokens(&[]), Ok(vec![]));
+    assert_eq!(tokens(&[57, 3, 57, 299, 300, -1, i32::MAX]), Ok(vec![3, 57, 299]));
+    let all: Vec<i32> = (0..300).collect();
+    let refused = tokens(&all).unwrap_err();
+    assert_eq!(refused, ConfigError::UnsupportedSetting { key: key.into(), found: "all 300 tokens".into() });
+    let text = config(&llama(), &[(key, Some(Value::String(b"1")))]);
+    assert!(matches!(text, Err(ConfigError::Metadata(MetadataError::WrongType { .. }))), "{text:?}");
+}

@@ -218,7 +218,8 @@ impl Engine {
     }
 
     fn check(&self, request: &Request) -> Result<Sampler, SubmitError> {
-        let (vocab, max) = (self.executor.spec().config().vocab, self.settings.context);
+        let config = self.executor.spec().config();
+        let (vocab, max) = (config.vocab, self.settings.context);
         let (prompt, context) = (request.prompt.len(), request.context);
         if request.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
@@ -237,7 +238,7 @@ impl Engine {
         if needed_bytes > self.settings.budget_bytes {
             return Err(SubmitError::NeverFits { needed_bytes, budget_bytes: self.settings.budget_bytes });
         }
-        Ok(Sampler::new(request.sampling.clone(), vocab)?)
+        Ok(Sampler::suppressing(request.sampling.clone(), vocab, Arc::clone(&config.suppressed_tokens))?)
     }
 
     /// Rows of a sequence in one step at most.

@@ -203,7 +203,7 @@ impl Part<'_> {
         let token = sampler.choose(logits, tokens, workspace);
         let is_stop = stop_tokens.contains(&token);
         let logprobs = logprobs.map(|LogprobsWanted { count, stage }| match stage {
-            LogprobsStage::Model => workspace.logprobs(logits, token, count),
+            LogprobsStage::Model => workspace.logprobs(sampler, logits, token, count),
             LogprobsStage::Draw => workspace.draw_logprobs(token, count),
         });
         on_event(Event::Token(TokenEvent { id, token, is_stop, logits, logprobs }));

@@ -21,6 +21,8 @@ mod top_k;
 mod top_p;
 mod typical;
 
+use std::sync::Arc;
+
 use candidates::Candidate;
 pub use logprobs::{Logprobs, LogprobsStage, LogprobsWanted, TokenLogprob};
 pub use settings::{LogitBias, SamplingError, SamplingSettings};
@@ -29,6 +31,8 @@ pub use settings::{LogitBias, SamplingError, SamplingSettings};
 #[derive(Clone, Debug)]
 pub struct Sampler {
     settings: SamplingSettings,
+    /// Never chosen, whatever the settings say.
+    suppressed: Arc<[u32]>,
 }
 
 /// Room for choosing among a vocabulary; one serves any number of samplers in turn, and no choice allocates once it is warm.
@@ -45,8 +49,21 @@ impl Sampler {
     /// # Errors
     /// [`SamplingError`] when a setting is out of range.
     pub fn new(settings: SamplingSettings, vocab: usize) -> Result<Self, SamplingError> {
-        settings.check(vocab)?;
-        Ok(Self { settings })
+        Self::suppressing(settings, vocab, Arc::default())
+    }
+
+    /// As [`Self::new`], for a model whose tokens `suppressed`, which exist, are never to be chosen: their logits count as
+    /// minus infinity before every stage.
+    ///
+    /// # Errors
+    /// [`SamplingError`] when a setting is out of range, or nothing is left to be chosen.
+    pub fn suppressing(
+        settings: SamplingSettings,
+        vocab: usize,
+        suppressed: Arc<[u32]>,
+    ) -> Result<Self, SamplingError> {
+        settings.check(vocab, &suppressed)?;
+        Ok(Self { settings, suppressed })
     }
 
     /// The settings.
@@ -63,7 +80,7 @@ impl Sampler {
         let settings = &self.settings;
         let SamplerWorkspace { candidates, recent, .. } = workspace;
         candidates::fill(candidates, logits);
-        logit_bias::apply(candidates, &settings.logit_bias);
+        logit_bias::apply(candidates, &self.suppressed, &settings.logit_bias);
         penalties::apply(candidates, settings, tokens, recent);
         top_k::apply(candidates, settings.top_k);
         typical::apply(candidates, settings.typical_p);
@@ -82,12 +99,13 @@ impl SamplerWorkspace {
     }
 
     /// The probabilities of `chosen` and of the `count` likeliest tokens under the plain softmax of all `logits`, before any
-    /// sampler. Fewer than `count` only where the vocabulary is smaller.
+    /// stage of `sampler` but without the tokens that it suppresses. Fewer than `count` only where there are fewer.
     ///
     /// # Panics
     /// If there is no such token.
-    pub fn logprobs(&mut self, logits: &[f32], chosen: u32, count: usize) -> Logprobs<'_> {
+    pub fn logprobs(&mut self, sampler: &Sampler, logits: &[f32], chosen: u32, count: usize) -> Logprobs<'_> {
         candidates::fill(&mut self.candidates, logits);
+        logit_bias::apply(&mut self.candidates, &sampler.suppressed, &[]);
         logprobs::of(&mut self.candidates, chosen, count, &mut self.top)
     }
 

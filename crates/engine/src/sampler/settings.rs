@@ -83,8 +83,8 @@ pub enum SamplingError {
         /// Its bias.
         bias: f32,
     },
-    /// Biases ban every token.
-    #[error("logit biases ban all {vocab} tokens of the vocabulary")]
+    /// Biases ban every token that the model does not suppress.
+    #[error("logit biases ban all {vocab} tokens of the vocabulary, apart from those that are never chosen")]
     NothingAllowed {
         /// Size of the vocabulary.
         vocab: usize,
@@ -97,8 +97,8 @@ impl SamplingSettings {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Whether every setting is in range, for a vocabulary of `vocab` tokens.
-    pub(super) fn check(&self, vocab: usize) -> Result<(), SamplingError> {
+    /// Whether every setting is in range, for a vocabulary of `vocab` tokens of which some are never chosen.
+    pub(super) fn check(&self, vocab: usize, suppressed: &[u32]) -> Result<(), SamplingError> {
         let share = |p: f32| p > 0.0 && p <= 1.0;
         let checks = [
             (self.temperature.is_finite() && self.temperature >= 0.0, SamplingError::Temperature(self.temperature)),
@@ -117,11 +117,11 @@ impl SamplingSettings {
                 return Err(refused);
             }
         }
-        self.check_biases(vocab)
+        self.check_biases(vocab, suppressed)
     }
 
-    fn check_biases(&self, vocab: usize) -> Result<(), SamplingError> {
-        let mut banned = BTreeSet::new();
+    fn check_biases(&self, vocab: usize, suppressed: &[u32]) -> Result<(), SamplingError> {
+        let mut banned: BTreeSet<u32> = suppressed.iter().copied().collect();
         for &LogitBias { token, bias } in &self.logit_bias {
             if token as usize >= vocab {
                 return Err(SamplingError::BiasedToken { token, vocab });

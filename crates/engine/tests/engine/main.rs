@@ -9,4 +9,5 @@ mod prefixes;
 mod provenance;
 mod scheduling;
 mod shipped;
+mod suppression;
 mod world;

@@ -13,7 +13,7 @@ use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Executor, ForwardError, LogitsWanted, Model, SequenceInput};
-use muser_weights::gguf::{Gguf, ModelFiles};
+use muser_weights::gguf::{Gguf, GgufWriter, ModelFiles};
 use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 
 pub const LAYOUTS: [KvLayout; 2] = [KvLayout::Q8, KvLayout::F16];
@@ -80,6 +80,22 @@ pub fn with_a_bad_token() -> Arc<Model> {
     }
     set(&mut file, "blk.1.ffn_norm.weight", [(0, f32::MAX)]);
     load(file)
+}
+
+/// A `llama` whose file says that these tokens are never to be chosen.
+pub fn suppressing(tokens: &[u32]) -> Arc<Model> {
+    let options = LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true };
+    let file = file(Architecture::Llama(options), 2, WeightType::F32);
+    let (parsed, mut writer) = (Gguf::parse(&file).unwrap(), GgufWriter::new());
+    writer.copy_metadata(parsed.metadata()).unwrap();
+    writer.set_array("tokenizer.ggml.suppress_tokens", tokens).unwrap();
+    for tensor in parsed.tensors() {
+        writer.tensor(tensor.name(), tensor.weight().unwrap().ty, tensor.shape()).unwrap();
+    }
+    let mut out = Vec::new();
+    let data = |name: &str| parsed.tensor(name).and_then(|tensor| tensor.bytes()).unwrap();
+    writer.write(&mut out, |tensor, out| out.write_all(data(tensor.name()))).unwrap();
+    load(out)
 }
 
 /// Sets elements of a tensor of f32 in a file.
@@ -289,7 +305,7 @@ impl Solo {
             let token = sampler.choose(&logits, &tokens, workspace);
             if let Some(LogprobsWanted { count, stage }) = request.logprobs {
                 let logprobs = match stage {
-                    LogprobsStage::Model => workspace.logprobs(&logits, token, count),
+                    LogprobsStage::Model => workspace.logprobs(&sampler, &logits, token, count),
                     LogprobsStage::Draw => workspace.draw_logprobs(token, count),
                 };
                 story.chosen_logprobs.push(logprobs.chosen.logprob);

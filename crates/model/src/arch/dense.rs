@@ -48,6 +48,7 @@ impl Dense {
             embedding_norm: false,
             logit_scale: None,
             logit_soft_cap: None,
+            suppressed_tokens: keys.suppressed_tokens()?,
         })
     }
 }

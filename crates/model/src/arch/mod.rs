@@ -7,6 +7,9 @@ mod qwen2;
 mod qwen3;
 mod table;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use muser_weights::gguf::{Metadata, MetadataError, Optional};
 
 use crate::config::ModelConfig;
@@ -216,6 +219,19 @@ impl Keys<'_> {
             }
             tokens => in_range(tokens?.len(), COUNT_MAX, key.into()),
         }
+    }
+
+    /// `tokenizer.ggml.suppress_tokens`: tokens that are never chosen. Those that do not exist never are anyway.
+    fn suppressed_tokens(&self) -> Result<Arc<[u32]>, ConfigError> {
+        let key = "tokenizer.ggml.suppress_tokens";
+        let Some(list) = self.metadata.integers(key).optional()? else { return Ok(Arc::default()) };
+        let vocab = self.vocab()?;
+        let exists = |token: &u32| usize::try_from(*token).is_ok_and(|token| token < vocab);
+        let tokens: BTreeSet<u32> = list.into_iter().filter_map(|token| token.try_into().ok()).filter(exists).collect();
+        if tokens.len() == vocab {
+            return Err(ConfigError::UnsupportedSetting { key: key.into(), found: format!("all {vocab} tokens") });
+        }
+        Ok(tokens.into_iter().collect())
     }
 
     fn mismatch(&self, left: (&str, usize), right: (&str, usize)) -> ConfigError {

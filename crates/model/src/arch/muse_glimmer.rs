@@ -51,5 +51,6 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
         embedding_norm: true,
         logit_scale: Some(keys.positive("logit_scale")?),
         logit_soft_cap: keys.optional_cap("final_logit_softcapping")?,
+        suppressed_tokens: keys.suppressed_tokens()?,
     })
 }

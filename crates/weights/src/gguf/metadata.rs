@@ -218,6 +218,12 @@ impl<'a> Metadata<'a> {
         self.elements(key, wanted, |value| integer_in_array(key, wanted, value))
     }
 
+    /// An array of integers of any type.
+    pub fn integers(&self, key: &str) -> Result<Vec<i128>, MetadataError> {
+        let wanted = "an array of integers";
+        self.elements(key, wanted, |value| integer_in_array(key, wanted, value))
+    }
+
     /// An array of f32.
     pub fn f32s(&self, key: &str) -> Result<Vec<f32>, MetadataError> {
         let wanted = "an array of f32";
