@@ -20,6 +20,7 @@ mod model;
 mod output;
 mod progress;
 mod settings;
+mod signals;
 
 use std::process::ExitCode;
 

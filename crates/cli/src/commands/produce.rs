@@ -4,7 +4,6 @@
 //! Whatever keeps it from serving as it was told ends it with exit code 75, so that a supervisor starts it again.
 
 use std::fmt::Display;
-use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +14,13 @@ use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use tokio::runtime::Builder;
 
-use super::serve::{Signals, budget};
+use super::serve::budget;
 use crate::cluster_member::{Membership, shape};
 use crate::failure::Failure;
 use crate::model;
 use crate::output::tell;
 use crate::settings::cluster_member::ProduceArgs;
+use crate::signals::Signals;
 
 /// Lanes beyond those that compute: decoders keep some open.
 const SPARE_LANES: usize = 64;
@@ -73,19 +73,18 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     ended
 }
 
-/// Serves until the first signal, and then until the handoffs under way have ended or had their time. A second signal ends
-/// the process.
+/// Serves until the first signal, and then until the handoffs under way have ended or had their time.
 async fn serve(
     producer: Arc<Producer>,
     (port, acceptor): (Port, Arc<Acceptor>),
     mut host: EngineHost,
     drain: Duration,
 ) -> Result<(), Failure> {
-    let mut signals = Signals::new().map_err(cannot)?;
+    let mut signals = Signals::listen(|| false).map_err(cannot)?;
     let mut failure = None;
     let stop = async {
         tokio::select! {
-            _ = signals.next() => {}
+            () = signals.first() => {}
             reason = engine_failure(&mut host) => failure = Some(reason),
         }
     };
@@ -100,7 +99,6 @@ async fn serve(
             tell(format_args!("muser: handoffs that are given up: {}", producer.busy()));
             Ok(())
         }
-        code = signals.next() => process::exit(code),
         reason = engine_failure(&mut host) => Err(cannot(reason)),
     }
 }

@@ -4,10 +4,8 @@
 //! under way end; a second one, or one while the model is loaded, ends the process at once.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -23,7 +21,6 @@ use muser_server::{
     TlsError, Words,
 };
 use tokio::runtime::{self, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::doctor::memory;
 use crate::cluster_member::{Membership, shape};
@@ -33,6 +30,7 @@ use crate::model;
 use crate::output::tell;
 use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
 use crate::settings::serve::{AccessArgs, ConnectionArgs, MemoryArgs, ServeArgs, mib};
+use crate::signals::Signals;
 
 /// Prompts of one request, times answers to each, at most.
 const ANSWERS_MAX: usize = 16;
@@ -75,47 +73,21 @@ fn serve(
     app: Arc<App>,
     drain: Duration,
 ) -> Result<JoinHandle<Result<(), ServeError>>, Failure> {
-    let signals = runtime.block_on(async { Signals::new() }).map_err(ServeError::Runtime)?;
+    // The engine's thread ends with the last who holds the app, so the signals' thread does not hold it.
+    let held = Arc::downgrade(&app);
+    let is_loading = move || held.upgrade().is_some_and(|app| app.phase() == Phase::Loading);
+    let mut signals = Signals::listen(is_loading).map_err(ServeError::Runtime)?;
     let serving = move || {
-        let ended = runtime.block_on(server.run(Arc::clone(&app), signals.first(app), drain));
+        let stop = async {
+            signals.first().await;
+            tell("muser: stopping once the requests under way have ended; a second signal stops at once");
+        };
+        let ended = runtime.block_on(server.run(app, stop, drain));
         // Connections that are still open have had their time.
         runtime.shutdown_background();
         ended
     };
     Ok(thread::Builder::new().name("server".into()).spawn(serving).map_err(ServeError::Runtime)?)
-}
-
-/// What asks the server to stop.
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    pub(super) fn new() -> io::Result<Self> {
-        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt })
-    }
-
-    /// Waits for the first one that is to be heeded; the next one ends the process.
-    async fn first(mut self, app: Arc<App>) {
-        let code = self.next().await;
-        if app.phase() == Phase::Loading {
-            // Loading cannot be interrupted otherwise.
-            process::exit(code);
-        }
-        drop(app);
-        tell("muser: stopping once the requests under way have ended; a second signal stops at once");
-        tokio::spawn(async move { process::exit(self.next().await) });
-    }
-
-    /// The exit code that a shell reports for the signal.
-    pub(super) async fn next(&mut self) -> i32 {
-        tokio::select! {
-            _ = self.terminate.recv() => 143,
-            _ = self.interrupt.recv() => 130,
-        }
-    }
 }
 
 /// What a person wants to know about a server that has just started.
