@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::error::{ApiError, ErrorKind};
+use crate::memory::MemoryBudget;
 use crate::pool::WorkPool;
 use crate::record::Counters;
 use crate::service::Service;
@@ -24,6 +25,8 @@ pub struct App {
     pub counters: Counters,
     /// Threads for what takes long without the engine.
     pub(crate) pool: WorkPool,
+    /// Bytes that all requests may hold.
+    pub(crate) memory: MemoryBudget,
     service: OnceLock<Arc<Service>>,
     phase: watch::Sender<Phase>,
 }
@@ -50,6 +53,7 @@ impl App {
         Self {
             settings,
             pool: WorkPool::new(&server.limits),
+            memory: MemoryBudget::new(server.limits.memory_bytes_max),
             server,
             started_at: seconds_since_1970(),
             counters: Counters::default(),

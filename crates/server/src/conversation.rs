@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::app::seconds_since_1970;
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::{Fields, FromField};
+use crate::limits::{Bounds, MESSAGES_MAX};
 use crate::service::Words;
 
 /// A conversation, and how it is to be filled into the template.
@@ -23,10 +24,14 @@ impl Conversation {
     ///
     /// # Errors
     /// If there is no message, or one is malformed or holds what is no text.
-    pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        let messages: Vec<Value> = fields.require("messages")?;
+    pub fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let messages: Vec<Value> = fields.require_bounded("messages", Bounds::MESSAGES)?;
         if messages.is_empty() {
             return Err(ApiError::invalid("messages: is empty, and needs at least one message"));
+        }
+        if messages.len() > MESSAGES_MAX {
+            let count = messages.len();
+            return Err(ApiError::invalid(format!("messages: has {count} messages, at most {MESSAGES_MAX} are taken")));
         }
         let messages =
             messages.into_iter().enumerate().map(|(index, value)| message(index, value)).collect::<Result<_, _>>()?;
@@ -34,7 +39,7 @@ impl Conversation {
         Ok(Self {
             messages,
             add_generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
-            variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+            variables: fields.take_bounded("chat_template_kwargs", Bounds::TEMPLATE_VARIABLES)?.unwrap_or_default(),
         })
     }
 

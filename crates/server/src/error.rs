@@ -34,6 +34,12 @@ pub enum ErrorKind {
     MethodNotAllowed,
     /// The body is longer than the server takes.
     TooLarge,
+    /// The path is longer than the server reads.
+    UriTooLong,
+    /// The body is of a kind that no route reads.
+    UnsupportedMedia,
+    /// The head is longer than the server reads.
+    HeadTooLarge,
     /// The body did not arrive in time.
     Timeout,
     /// The queue is full.
@@ -56,6 +62,9 @@ impl ErrorKind {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::TooLarge,
+        Self::UriTooLong,
+        Self::UnsupportedMedia,
+        Self::HeadTooLarge,
         Self::Timeout,
         Self::RateLimit,
         Self::NotSupported,
@@ -73,6 +82,9 @@ impl ErrorKind {
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found_error"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error"),
+            Self::UriTooLong => (StatusCode::URI_TOO_LONG, "invalid_request_error"),
+            Self::UnsupportedMedia => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error"),
+            Self::HeadTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error"),
             Self::Timeout => (StatusCode::REQUEST_TIMEOUT, "invalid_request_error"),
             Self::RateLimit => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error"),
             Self::NotSupported => (StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
@@ -91,6 +103,20 @@ impl ApiError {
     /// The request makes no sense.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message)
+    }
+
+    /// The prompt cannot fit the context, as the message says.
+    pub fn exceeds_context(message: String, context: usize) -> Self {
+        Self::new(ErrorKind::ExceedContextSize, message).with("n_ctx", context)
+    }
+
+    /// The prompt has too many tokens for the context.
+    pub fn prompt_too_long(prompt: usize, context: usize) -> Self {
+        let most = context.saturating_sub(1);
+        let message = format!(
+            "the prompt has {prompt} tokens, the context holds {context}: at most {most} fit before the first new token"
+        );
+        Self::exceeds_context(message, context).with("n_prompt_tokens", prompt)
     }
 
     /// With another field of the envelope.
@@ -142,15 +168,7 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let message = refused.to_string();
         match refused {
-            Refused::Submit(SubmitError::PromptTooLong { prompt, context }) => Self::new(
-                ErrorKind::ExceedContextSize,
-                format!(
-                    "the prompt has {prompt} tokens, the context holds {context}: at most {} fit before the first new token",
-                    context.saturating_sub(1)
-                ),
-            )
-            .with("n_prompt_tokens", prompt)
-            .with("n_ctx", context),
+            Refused::Submit(SubmitError::PromptTooLong { prompt, context }) => Self::prompt_too_long(prompt, context),
             Refused::Submit(SubmitError::QueueFull { .. }) => {
                 Self::new(ErrorKind::RateLimit, message).retry_after(RETRY_SECONDS)
             }

@@ -3,6 +3,7 @@
 //! - `service` is what answers once the model is there; `app` is the server around it: loading, answering, stopping.
 //! - `listen` is connections and their limits, `access` who may ask, `record` what is told of each request.
 //! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
+//! - `limits` bounds each of them, `tree` reads them within their bounds, `memory` bounds all requests together.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
 //! - `pool` is where long work runs that is not the engine's: never on the threads that serve connections.
 //! - `remote` has long prompts computed by whoever is expected to be quickest, and goes on without producers that fail.
@@ -15,7 +16,10 @@ mod conversation;
 mod error;
 mod fields;
 mod generation;
+mod limits;
 mod listen;
+mod logit_bias;
+mod memory;
 mod openapi;
 mod options;
 mod pool;
@@ -29,6 +33,7 @@ mod service;
 mod settings;
 mod stream;
 mod text;
+mod tree;
 
 pub use access::{Access, Exposure, KeyError, KeyFileError, Keys, NoOrigin, Origins, Realms, Scope, Scopes};
 pub use app::{App, Phase};

@@ -12,6 +12,11 @@ use crate::access::Client;
 use crate::error::ApiError;
 use crate::fields::{Fields, FromField};
 use crate::generation::{Generation, Plan};
+use crate::limits::{
+    ANSWER_BYTES_MAX, Bounds, PROMPT_TOKEN_BYTES, STOP_BYTES_MAX, STOPS_MAX, STREAMED_PROBABILITY_BYTES,
+    WHOLE_PROBABILITY_BYTES,
+};
+use crate::memory::Charge;
 use crate::record::Tally;
 use crate::remote::Bringing;
 use crate::sampling::take_sampling;
@@ -49,7 +54,7 @@ impl Options {
     ///
     /// # Errors
     /// If one has a wrong type or asks for what there is not.
-    pub fn take(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
+    pub fn take(fields: &mut Fields<'_>, service: &Service) -> Result<Self, ApiError> {
         let options = Self {
             sampling: take_sampling(fields, service)?,
             tokens_max: take_tokens_max(fields)?.unwrap_or(service.settings.tokens_max),
@@ -64,6 +69,34 @@ impl Options {
         take_slot(fields, service)?;
         take_unsupported(fields)?;
         Ok(options)
+    }
+
+    /// Bytes to charge for the answers: for prompts, and for probabilities until the client has them.
+    ///
+    /// # Errors
+    /// If one request may not have so many.
+    pub fn bytes(
+        &self,
+        service: &Service,
+        prompts: &[Vec<u32>],
+        logprobs: Option<LogprobsWanted>,
+    ) -> Result<usize, ApiError> {
+        let each = if self.stream { STREAMED_PROBABILITY_BYTES } else { WHOLE_PROBABILITY_BYTES };
+        let count = logprobs.map_or(0, |wanted| wanted.count.saturating_add(1));
+        let of_prompt = |prompt: &Vec<u32>| {
+            let room = service.context.saturating_sub(prompt.len());
+            let tokens = self.tokens_max.map_or(room, |most| most.min(room));
+            let probabilities = tokens.saturating_mul(count).saturating_mul(each);
+            probabilities.saturating_add(prompt.len().saturating_mul(PROMPT_TOKEN_BYTES)).saturating_mul(self.answers)
+        };
+        let bytes = prompts.iter().map(of_prompt).fold(0, usize::saturating_add);
+        if count > 0 && bytes > ANSWER_BYTES_MAX {
+            return Err(ApiError::invalid(format!(
+                "n_probs, n_predict and n (or top_logprobs, max_tokens): {count} probabilities at each place of the answers \
+                 would take {bytes} bytes, and at most {ANSWER_BYTES_MAX} are kept for a request"
+            )));
+        }
+        Ok(bytes)
     }
 
     /// Starts the answers to all prompts: those to the first prompt first. Of several answers to one prompt, each has the
@@ -88,6 +121,7 @@ impl Options {
         client: Client,
         prompts: Vec<Vec<u32>>,
         logprobs: Option<LogprobsWanted>,
+        charge: Charge,
     ) -> Starting {
         let (sender, heard) = unbounded_channel();
         let (options, service) = (self.clone(), Arc::clone(service));
@@ -98,7 +132,7 @@ impl Options {
             };
             options.start_telling((&service, client), prompts, logprobs, &mut listener).await
         };
-        Starting { started: Box::pin(Tally::keep(started)), heard }
+        Starting { started: Box::pin(Tally::keep(started)), heard, charge }
     }
 
     async fn start_telling(
@@ -148,7 +182,7 @@ impl Options {
 }
 
 /// What divides the realm of prefixes. An empty one is refused, as it would divide nothing.
-fn take_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
     let Some(salt) = fields.take::<String>("cache_salt")? else { return Ok(None) };
     match salt.chars().count() {
         1..=CACHE_SALT_CHARACTERS_MAX => Ok(Some(salt)),
@@ -160,7 +194,7 @@ fn take_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 }
 
 /// The limit on tokens under any of its names; `Some(None)` is no limit.
-fn take_tokens_max(fields: &mut Fields) -> Result<Option<Option<usize>>, ApiError> {
+fn take_tokens_max(fields: &mut Fields<'_>) -> Result<Option<Option<usize>>, ApiError> {
     let mut found: Option<(&'static str, i64)> = None;
     for name in ["n_predict", "max_tokens", "max_completion_tokens"] {
         let Some(limit) = fields.take_within(name, -1, i64::MAX)? else { continue };
@@ -175,31 +209,40 @@ fn take_tokens_max(fields: &mut Fields) -> Result<Option<Option<usize>>, ApiErro
 }
 
 /// Stop strings: one, several, or none. Empty ones are none.
-fn take_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let stops = match fields.take::<Value>("stop")? {
+fn take_stops(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.take_bounded::<Value>("stop", Bounds::STOPS)? {
         None => return Ok(Vec::new()),
         Some(Value::String(stop)) => vec![stop],
         Some(stops) => Vec::<String>::from_field(stops)
             .ok_or_else(|| ApiError::invalid("stop: needs a string or an array of strings"))?,
     };
+    if stops.len() > STOPS_MAX {
+        return Err(ApiError::invalid(format!("stop: has {} strings, at most {STOPS_MAX} are taken", stops.len())));
+    }
+    if let Some((index, stop)) = stops.iter().enumerate().find(|(_, stop)| stop.len() > STOP_BYTES_MAX) {
+        let bytes = stop.len();
+        return Err(ApiError::invalid(format!(
+            "stop: string {index} has {bytes} bytes, at most {STOP_BYTES_MAX} are taken"
+        )));
+    }
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
 /// Answers per prompt under either name.
-fn take_answers(fields: &mut Fields, most: usize) -> Result<usize, ApiError> {
+fn take_answers(fields: &mut Fields<'_>, most: usize) -> Result<usize, ApiError> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     let (n, cmpl) = (fields.take_within("n", 1, most)?, fields.take_within("n_cmpl", 1, most)?);
     Ok(n.or(cmpl).and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
 }
 
 /// A slot may be named, and it changes nothing: every slot finds every prefix that is held.
-fn take_slot(fields: &mut Fields, service: &Service) -> Result<(), ApiError> {
+fn take_slot(fields: &mut Fields<'_>, service: &Service) -> Result<(), ApiError> {
     let slots = i64::try_from(service.slots).unwrap_or(i64::MAX);
     fields.take_within("id_slot", -1, slots - 1).map(drop)
 }
 
 /// Features of other servers, and of this one later: each is refused, unless it asks for nothing.
-fn take_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
+fn take_unsupported(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let empty = |value: &Value| match value {
         Value::String(text) => text.is_empty(),
         Value::Array(values) => values.is_empty(),
@@ -211,6 +254,5 @@ fn take_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     fields.unsupported("json_schema", empty)?;
     fields.unsupported("grammar_lazy", |value| *value == Value::Bool(false))?;
     // What to do when the context is full: it is never cut here, so there is nothing to keep or discard.
-    fields.accept(&["n_keep", "n_discard"]);
-    Ok(())
+    fields.accept(&["n_keep", "n_discard"])
 }

@@ -1,11 +1,11 @@
 //! The fields that say how tokens are chosen: llama.cpp's names, and OpenAI's where they differ.
 
 use muser_engine::{LogitBias, SamplingSettings};
-use muser_text::{Specials, Tokenizer};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::{Fields, FromField};
+use crate::logit_bias::Biases;
 use crate::service::Service;
 
 /// Makes a stage do nothing.
@@ -29,8 +29,7 @@ const STAGES: &[(&str, Option<Neutralise>)] = &[
 ///
 /// # Errors
 /// If one has a wrong type, or asks for what the sampler does not have. Ranges are the engine's to check.
-pub fn take_sampling(fields: &mut Fields, service: &Service) -> Result<SamplingSettings, ApiError> {
-    let tokenizer = service.tokenizer();
+pub fn take_sampling(fields: &mut Fields<'_>, service: &Service) -> Result<SamplingSettings, ApiError> {
     let mut settings = service.settings.sampling.clone();
     let numbers: [(&'static str, &mut f32); 7] = [
         ("temperature", &mut settings.temperature),
@@ -62,13 +61,17 @@ pub fn take_sampling(fields: &mut Fields, service: &Service) -> Result<SamplingS
     if let Some(names) = fields.take::<Value>("samplers")? {
         leave_out_stages(&mut settings, &names)?;
     }
-    if let Some(biases) = fields.take::<Value>("logit_bias")? {
-        settings.logit_bias.extend(logit_biases(tokenizer, biases)?);
+    let mut biases = Biases::default();
+    if let Some(raw) = fields.raw("logit_bias") {
+        let read = Biases::read(raw, service.tokenizer());
+        biases = read.map_err(|wrong| ApiError::invalid(format!("logit_bias: {wrong}")))?;
     }
+    settings.logit_bias.drain(..).for_each(|bias| biases.add(bias));
     if fields.take("ignore_eos")?.unwrap_or(false) {
         let ends = service.end_of_generation.iter();
-        settings.logit_bias.extend(ends.map(|&token| LogitBias { token, bias: f32::NEG_INFINITY }));
+        ends.for_each(|&token| biases.add(LogitBias { token, bias: f32::NEG_INFINITY }));
     }
+    settings.logit_bias = biases.merged();
     take_neutral(fields)?;
     Ok(settings)
 }
@@ -77,7 +80,7 @@ pub fn take_sampling(fields: &mut Fields, service: &Service) -> Result<SamplingS
 const SEED_MAX: u64 = (1 << 53) - 1;
 
 /// Samplers that there are elsewhere: their neutral values are taken, others refused.
-fn take_neutral(fields: &mut Fields) -> Result<(), ApiError> {
+fn take_neutral(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let zero = |value: &Value| value.as_f64() == Some(0.0);
     for name in ["dynatemp_range", "xtc_probability", "dry_multiplier", "mirostat", "min_keep", "adaptive_target"] {
         fields.unsupported(name, |value| value.as_f64().is_some_and(|x| x <= 0.0))?;
@@ -97,8 +100,7 @@ fn take_neutral(fields: &mut Fields) -> Result<(), ApiError> {
         "mirostat_tau",
         "mirostat_eta",
         "adaptive_decay",
-    ]);
-    Ok(())
+    ])
 }
 
 /// Makes the stages neutral that the list does not name. Its order must be the sampler's.
@@ -127,41 +129,4 @@ fn leave_out_stages(settings: &mut SamplingSettings, names: &Value) -> Result<()
     out.extend(left.filter_map(|(_, leave_out)| *leave_out));
     out.iter().for_each(|leave_out| leave_out(settings));
     Ok(())
-}
-
-/// Biases as an array of `[token, bias]` or an object of `"token": bias`. A token is an id, or a text whose tokens all get
-/// the bias; the bias `false` bans it.
-fn logit_biases(tokenizer: &Tokenizer, value: Value) -> Result<Vec<LogitBias>, ApiError> {
-    const NEEDS: &str = "logit_bias: needs an array of [token, bias] or an object of \"token\": bias";
-    let pairs: Vec<(Value, Value)> = match value {
-        Value::Array(pairs) => pairs
-            .into_iter()
-            .map(|pair| match <[Value; 2]>::try_from(Vec::from_field(pair).unwrap_or_default()) {
-                Ok([token, bias]) => Ok((token, bias)),
-                Err(_) => Err(ApiError::invalid(NEEDS)),
-            })
-            .collect::<Result<_, _>>()?,
-        Value::Object(biases) => object_pairs(biases),
-        _ => return Err(ApiError::invalid(NEEDS)),
-    };
-    let mut found = Vec::with_capacity(pairs.len());
-    for (token, bias) in pairs {
-        let bias = match bias {
-            Value::Bool(false) => f32::NEG_INFINITY,
-            bias => f32::from_field(bias)
-                .ok_or_else(|| ApiError::invalid("logit_bias: a bias needs to be a number or false"))?,
-        };
-        let tokens = match &token {
-            Value::String(text) => tokenizer.encode(text, Specials::Parse),
-            id => vec![crate::prompt::token(tokenizer, "logit_bias", id)?],
-        };
-        found.extend(tokens.into_iter().map(|token| LogitBias { token, bias }));
-    }
-    Ok(found)
-}
-
-/// The keys of an object are strings: those of digits are ids.
-fn object_pairs(biases: Map<String, Value>) -> Vec<(Value, Value)> {
-    let token = |key: String| key.parse::<u64>().map_or(Value::String(key), Value::from);
-    biases.into_iter().map(|(key, bias)| (token(key), bias)).collect()
 }

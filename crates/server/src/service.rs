@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use muser_engine::{Engine, VocabularyLoadError, load_templates, load_tokenizer, main_template};
-use muser_text::{ChatTemplates, Tokenizer};
+use muser_text::{ChatTemplates, ControlTokens, Tokenizer};
 use muser_weights::gguf::Metadata;
 
+use crate::limits::TEXT_BYTES_MAX;
+use crate::prompt::PromptLimits;
 use crate::remote::RemotePrefill;
 use crate::settings::ServiceSettings;
 use muser_host::EngineHost;
@@ -37,6 +39,21 @@ impl Words {
     }
 }
 
+impl Words {
+    /// The most bytes of a text whose tokens can fit `context`: a longer one need not be tokenised to be refused.
+    fn text_bytes_max(&self, context: usize) -> usize {
+        // Bytes without a token are left out of a text, so any number of them fits.
+        if !self.tokenizer.missing_bytes().is_empty() {
+            return TEXT_BYTES_MAX;
+        }
+        let ids = (0u32..).take(self.tokenizer.token_count());
+        let bytes = ids.filter_map(|id| self.tokenizer.token_bytes(id, ControlTokens::Show).ok()).map(<[u8]>::len);
+        // The unknown token stands for a character of up to 4 bytes, and a space may be written with 3.
+        let longest = bytes.max().unwrap_or(0).max(4).saturating_mul(3);
+        context.saturating_add(1).saturating_mul(longest).min(TEXT_BYTES_MAX)
+    }
+}
+
 /// A model that answers.
 #[derive(Debug)]
 pub struct Service {
@@ -57,6 +74,8 @@ pub struct Service {
     pub model: ModelFacts,
     /// What holds for every request.
     pub settings: ServiceSettings,
+    /// The most bytes of text that can fit the context.
+    prompt_bytes_max: usize,
 }
 
 /// Facts about the model, as the routes tell them.
@@ -91,14 +110,27 @@ impl Service {
         };
         let (context, slots) = (engine.settings().context, engine.settings().running_max.get());
         let end_of_generation = Arc::from(words.tokenizer.end_of_generation_ids());
+        let prompt_bytes_max = words.text_bytes_max(context);
         let (host, thread) = EngineHost::start(engine)?;
-        Ok((Self { host, words, end_of_generation, context, slots, model: facts, remote: None, settings }, thread))
+        let model = facts;
+        let remote = None;
+        Ok((Self { remote, host, words, end_of_generation, context, slots, model, settings, prompt_bytes_max }, thread))
     }
 
     /// Asks producers for long prompts.
     #[must_use]
     pub fn with_remote(self, remote: RemotePrefill) -> Self {
         Self { remote: Some(remote), ..self }
+    }
+
+    /// What one request may hold of prompts.
+    pub(crate) fn prompt_limits(&self) -> PromptLimits {
+        PromptLimits {
+            vocab: self.tokenizer().token_count(),
+            context: self.context,
+            text_bytes: self.prompt_bytes_max,
+            prompts: self.settings.answers_max,
+        }
     }
 
     /// Text to tokens and back.

@@ -70,14 +70,17 @@ impl fmt::Debug for Log {
 /// What connections may cost at most, in number, bytes and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that are open at once. Whoever comes beyond them is told so by a 503 and let go, as long as that
-    /// does not become too much as well; then the connection is just closed. Default 512.
+    /// Connections that are open at once; an address has three quarters of them at most. When they are taken, one that
+    /// asks for nothing makes way. If none does, whoever comes is told so by a 503 and let go, as long as that does not
+    /// become too much as well; then the connection is just closed. Default 512.
     pub connections_max: usize,
     /// Bytes of a request's head: its line and its headers. More is answered by a 431. Default 32 KiB, at least 8 KiB.
     pub head_bytes_max: usize,
     /// Time from the first byte of a request to the end of its head, and for agreeing on TLS. Default 10 s.
     pub head_timeout: Duration,
-    /// Time that a connection may stay open without a request. Default 75 s.
+    /// Time that a new connection may stay open without a byte. Default 5 s.
+    pub silence_timeout: Duration,
+    /// Time that a connection may stay open between two requests. Default 75 s.
     pub idle_timeout: Duration,
     /// Bytes of a body. More is answered by a 413. Default 32 MiB.
     pub body_bytes_max: usize,
@@ -92,6 +95,9 @@ pub struct Limits {
     pub pool_queue_max: usize,
     /// Time that a request waits for a thread of the pool. Then it is answered by a 503. Default 10 s.
     pub pool_patience: Duration,
+    /// Bytes that all requests may hold at once: bodies, what they become while they are read, and answers that are kept.
+    /// A request for more is answered by a 503. Default 256 MiB.
+    pub memory_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -100,6 +106,7 @@ impl Default for Limits {
             connections_max: 512,
             head_bytes_max: 32 << 10,
             head_timeout: Duration::from_secs(10),
+            silence_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(75),
             body_bytes_max: 32 << 20,
             body_timeout: Duration::from_secs(60),
@@ -107,6 +114,7 @@ impl Default for Limits {
             pool_threads: 2,
             pool_queue_max: 64,
             pool_patience: Duration::from_secs(10),
+            memory_bytes_max: 256 << 20,
         }
     }
 }

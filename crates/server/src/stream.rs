@@ -14,8 +14,10 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, ErrorKind};
 use crate::generation::{Ending, Generation, Happening, Progress};
+use crate::memory::{Charge, charged};
+use crate::pool::{Load, WorkPool};
 use crate::remote::Bringing;
 use crate::text::Piece;
 
@@ -37,12 +39,17 @@ pub trait Dialect: Send + 'static {
     const SAYS_DONE: bool;
 }
 
+/// The answers, once all have started.
+type Started = Pin<Box<dyn Future<Output = Result<Vec<Generation>, ApiError>> + Send>>;
+
 /// Answers that are about to start.
 pub struct Starting {
     /// Ends once all have started.
-    pub started: Pin<Box<dyn Future<Output = Result<Vec<Generation>, ApiError>> + Send>>,
+    pub started: Started,
     /// How far the producer of each answer's prompt is meanwhile.
     pub heard: UnboundedReceiver<(usize, Bringing)>,
+    /// Bytes that the answers may hold before they are taken.
+    pub charge: Charge,
 }
 
 /// A whole answer.
@@ -80,6 +87,32 @@ pub async fn collect(generations: Vec<Generation>) -> Result<Vec<Collected>, Api
     Ok(whole)
 }
 
+/// Bytes that a probability takes in JSON, roughly; where the answer is written depends on it and nothing else.
+const WRITTEN_PROBABILITY_BYTES: usize = 100;
+
+/// Writes whole answers by `write`, off the threads that serve if there is much to write. Their bytes stay charged until the
+/// client has taken them.
+///
+/// # Errors
+/// If the pool has no room.
+pub async fn write_whole(
+    pool: &WorkPool,
+    whole: Vec<Collected>,
+    charge: Charge,
+    write: impl FnOnce(&[Collected]) -> Result<Vec<u8>, serde_json::Error> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let bytes = |Collected { generation, piece, .. }: &Collected| {
+        let plan = generation.plan();
+        let probabilities = plan.logprobs.map_or(0, |wanted| piece.tokens.len() * (wanted.count + 1));
+        piece.text.len() + plan.prompt.len() * 4 + probabilities * WRITTEN_PROBABILITY_BYTES
+    };
+    let load = Load::linear(whole.iter().map(bytes).sum());
+    let written = pool.run(load, move || write(&whole)).await?;
+    let written = written.map_err(|error| ApiError::new(ErrorKind::Server, error.to_string()))?;
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    Ok((headers, Body::from(charged(written, charge))).into_response())
+}
+
 /// Answers as a stream of events. Dropping the response's body gives the answers up.
 ///
 /// The status waits until all answers have started or are refused, or a producer has begun with one, but no longer than a
@@ -88,8 +121,10 @@ pub async fn collect(generations: Vec<Generation>) -> Result<Vec<Collected>, Api
 /// # Errors
 /// If an answer is refused before that.
 pub async fn respond<D: Dialect>(starting: Starting, dialect: D, ping: Duration) -> Result<Response, ApiError> {
+    let Starting { started, heard, charge } = starting;
     let mut events = Events {
-        starting: Some(starting),
+        starting: Some((started, heard)),
+        _charge: charge,
         generations: Vec::new(),
         dialect,
         ping,
@@ -112,7 +147,8 @@ pub async fn respond<D: Dialect>(starting: Starting, dialect: D, ping: Duration)
 
 struct Events<D> {
     /// `None` once all have started.
-    starting: Option<Starting>,
+    starting: Option<(Started, UnboundedReceiver<(usize, Bringing)>)>,
+    _charge: Charge,
     generations: Vec<Generation>,
     dialect: D,
     ping: Duration,
@@ -167,7 +203,7 @@ impl<D: Dialect> Events<D> {
     /// Waits until all answers have started, or until there is something to tell before that. Dropping the future loses
     /// nothing.
     async fn start(&mut self) -> Result<(), ApiError> {
-        let Some(Starting { started, heard }) = &mut self.starting else { return Ok(()) };
+        let Some((started, heard)) = &mut self.starting else { return Ok(()) };
         let mut tell = |(index, Bringing { total, held, computed, elapsed })| {
             let progress = Progress { total, reused: held, computed, elapsed };
             self.ready.extend(self.dialect.bringing(index, progress).iter().map(event));

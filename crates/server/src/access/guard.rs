@@ -1,17 +1,17 @@
 //! What every request meets before its route does.
 //!
 //! In this order: whether the name and the page are those of a stranger, whether the server can answer at all, the key, and
-//! only then the body, which is read within its limits. A stranger costs a head and no more.
+//! only then the body, which is read within its limits, and only where the route has a use for it. A stranger costs a head
+//! and no more.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use tokio::time::timeout;
 
@@ -20,6 +20,9 @@ use super::origin::{Asker, names_this_machine};
 use super::{Access, Client, Exposure};
 use crate::app::{App, Phase};
 use crate::error::{ApiError, ErrorKind};
+use crate::limits::BODY_CHARGE;
+use crate::memory::{Charge, charged};
+use crate::openapi::takes_fields;
 use crate::record::recorded;
 use crate::routes::page;
 
@@ -35,7 +38,7 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
 }
 
 async fn answer(app: Arc<App>, route: Option<String>, mut request: Request, next: Next) -> Response {
-    let asker = app.server.access.origins.asker(request.headers());
+    let asker = app.server.access.origins.asker(request.method(), request.headers());
     let preflight = request.method() == Method::OPTIONS;
     let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match judge(&app, &asker, route.as_deref(), &request) {
@@ -43,7 +46,7 @@ async fn answer(app: Arc<App>, route: Option<String>, mut request: Request, next
         Ok(_) if preflight => StatusCode::NO_CONTENT.into_response(),
         Ok(client) => {
             request.extensions_mut().insert(client);
-            match with_whole_body(&app, request).await {
+            match with_body(&app, route.as_deref(), request).await {
                 Err(refusal) => refusal.into_response(),
                 Ok(request) => next.run(request).await,
             }
@@ -130,28 +133,62 @@ fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes)).map(<[u8]>::trim_ascii)
 }
 
-/// The request with its body in memory.
-async fn with_whole_body(app: &App, request: Request) -> Result<Request, ApiError> {
-    let limits = &app.server.limits;
+/// The request with its body in memory, if its route reads one. That of any other is left unread, and the connection ends
+/// with the answer.
+async fn with_body(app: &App, route: Option<&str>, request: Request) -> Result<Request, ApiError> {
     let (parts, body) = request.into_parts();
-    let bytes = read_body(body, limits.body_bytes_max, limits.body_timeout).await?;
+    if !route.is_some_and(|route| takes_fields(route, &parts.method)) {
+        return Ok(Request::from_parts(parts, Body::empty()));
+    }
+    check_media_type(&parts.headers)?;
+    let time = app.server.limits.body_timeout;
+    let late = |_| ApiError::new(ErrorKind::Timeout, format!("the body did not arrive within {} ms", time.as_millis()));
+    let bytes = timeout(time, read_body(app, body)).await.map_err(late)??;
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-async fn read_body(body: Body, bytes_max: usize, time: Duration) -> Result<Bytes, ApiError> {
+/// Bodies are JSON, whatever they are called, with two exceptions: those that a form of any page can send without the
+/// page's browser asking first, and those that need decoding. curl calls what it sends a form unless it is told otherwise,
+/// and is believed as long as no browser speaks.
+fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let refused = |message: String| Err(ApiError::new(ErrorKind::UnsupportedMedia, message));
+    let is_browser = headers.contains_key("sec-fetch-site") || headers.contains_key("sec-fetch-mode");
+    for value in headers.get_all(header::CONTENT_TYPE) {
+        let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
+        let is_form = is("multipart/form-data") || is("text/plain");
+        if is_form || is_browser && is("application/x-www-form-urlencoded") {
+            let shown = String::from_utf8_lossy(essence);
+            return refused(format!("a body of type {shown} is not read: send Content-Type: application/json"));
+        }
+    }
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        if !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity") {
+            return refused("bodies are read as they come: a Content-Encoding is not supported".into());
+        }
+    }
+    Ok(())
+}
+
+/// Reads a body, and charges it as it comes: what was announced and never sent takes nothing from others.
+async fn read_body(app: &App, mut body: Body) -> Result<Bytes, ApiError> {
+    let bytes_max = app.server.limits.body_bytes_max;
     let too_large = || ApiError::new(ErrorKind::TooLarge, format!("the body has more than {bytes_max} bytes"));
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large());
     }
-    match timeout(time, Limited::new(body, bytes_max).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::invalid(format!("the body cannot be read: {error}"))),
-        Err(_) => {
-            let message = format!("the body did not arrive within {} ms", time.as_millis());
-            Err(ApiError::new(ErrorKind::Timeout, message))
+    let (mut bytes, mut charge) = (Vec::new(), Charge::default());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = bytes.len() + data.len();
+        if length > bytes_max {
+            return Err(too_large());
         }
+        charge.grow_to(&app.memory, length.saturating_mul(BODY_CHARGE))?;
+        bytes.extend_from_slice(&data);
     }
+    Ok(charged(bytes, charge))
 }
 
 const METHODS: &str = "GET, POST, OPTIONS";

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 
 /// Origins of pages, besides the server's own, that may ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,8 +51,12 @@ impl Origins {
         Ok(())
     }
 
-    /// Who asks, by the request's headers. Several origins, or one that is no text, are foreign.
-    pub fn asker(&self, headers: &HeaderMap) -> Asker {
+    /// Who asks, by the request's headers. Several origins, or one that is no text, are foreign, and so is a page without an
+    /// origin if its browser says that it is not the server's own: reading may come from a link, all else may not.
+    pub fn asker(&self, method: &Method, headers: &HeaderMap) -> Asker {
+        if !headers.contains_key(header::ORIGIN) && !method.is_safe() && is_from_elsewhere(headers) {
+            return Asker::Foreign;
+        }
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let (Some(value), None) = (origins.next(), origins.next()) else {
             return if headers.contains_key(header::ORIGIN) { Asker::Foreign } else { Asker::Own };
@@ -69,6 +73,12 @@ impl Origins {
             Asker::Foreign
         }
     }
+}
+
+/// Whether a browser says that the page that asks is not the server's own.
+fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    let sites = headers.get_all("sec-fetch-site").iter();
+    sites.into_iter().any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
 }
 
 /// Whether a request names this machine, as whoever means it does: by `localhost`, or by an address. A page whose name was
@@ -153,19 +163,20 @@ mod tests {
     fn an_origin_is_own_if_its_host_is_the_one_asked_and_foreign_unless_listed() {
         let mut origins = Origins::default();
         origins.add("https://app.example:8443").unwrap();
-        let asker = |origin: &str| origins.asker(&headers(&[("host", "127.0.0.1:9931"), ("origin", origin)]));
-        assert_eq!(origins.asker(&headers(&[("host", "x")])), Asker::Own);
+        let asker =
+            |origin: &str| origins.asker(&Method::POST, &headers(&[("host", "127.0.0.1:9931"), ("origin", origin)]));
+        assert_eq!(origins.asker(&Method::POST, &headers(&[("host", "x")])), Asker::Own);
         assert_eq!(asker("http://127.0.0.1:9931"), Asker::Own);
         assert_eq!(asker("https://app.example:8443"), Asker::Allowed("https://app.example:8443".parse().unwrap()));
         for foreign in ["null", "http://127.0.0.1", "http://evil.example", "http://app.example:8443", "file://x", ""] {
             assert_eq!(asker(foreign), Asker::Foreign, "{foreign}");
         }
         let two = append(&[(header::HOST, "a"), (header::ORIGIN, "http://a"), (header::ORIGIN, "http://evil.example")]);
-        assert_eq!(origins.asker(&two), Asker::Foreign);
+        assert_eq!(origins.asker(&Method::POST, &two), Asker::Foreign);
         // Without a host nothing is the same as it.
-        assert_eq!(origins.asker(&headers(&[("origin", "http://")])), Asker::Foreign);
+        assert_eq!(origins.asker(&Method::POST, &headers(&[("origin", "http://")])), Asker::Foreign);
         origins.add("*").unwrap();
-        let any = origins.asker(&headers(&[("host", "a"), ("origin", "http://evil.example")]));
+        let any = origins.asker(&Method::POST, &headers(&[("host", "a"), ("origin", "http://evil.example")]));
         assert_eq!(any, Asker::Allowed("*".parse().unwrap()));
     }
 
@@ -174,6 +185,20 @@ mod tests {
         for text in ["", "example.org", "https://", "https://a/", "https://a/b", "ftp://a", "null", "https://u@a", "**"]
         {
             assert_eq!(Origins::default().add(text), Err(NoOrigin(text.into())));
+        }
+    }
+
+    #[test]
+    fn a_page_without_an_origin_is_foreign_if_its_browser_says_so_and_it_does_not_only_read() {
+        let asker = |method: Method, site: &str| {
+            Origins::default().asker(&method, &headers(&[("host", "a"), ("sec-fetch-site", site)]))
+        };
+        for site in ["cross-site", "same-site", "Cross-Site", ""] {
+            assert_eq!(asker(Method::POST, site), Asker::Foreign, "{site}");
+            assert_eq!(asker(Method::GET, site), Asker::Own, "a link may lead here");
+        }
+        for site in ["same-origin", "none"] {
+            assert_eq!(asker(Method::POST, site), Asker::Own, "{site}");
         }
     }
 }

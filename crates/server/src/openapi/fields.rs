@@ -5,6 +5,10 @@
 
 use serde_json::{Value, json};
 
+use crate::limits::{
+    DETOKENIZED_MAX, MESSAGES_MAX, N_PROBS_MAX, RESPONSE_FIELDS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX,
+    TEXT_LOGPROBS_MAX, TOP_LOGPROBS_MAX,
+};
 use crate::options::CACHE_SALT_CHARACTERS_MAX;
 
 /// A field of a request.
@@ -96,16 +100,12 @@ fn share() -> Value {
     json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
 }
 
-fn count_of_probabilities() -> Value {
-    json!({"type": "integer", "minimum": 0, "maximum": u32::MAX})
+fn count_of_probabilities(maximum: u32) -> Value {
+    json!({"type": "integer", "minimum": 0, "maximum": maximum})
 }
 
 fn text() -> Value {
     json!({"type": "string"})
-}
-
-fn strings() -> Value {
-    json!({"type": "array", "items": text()})
 }
 
 /// What to continue, on the routes of raw text.
@@ -119,7 +119,7 @@ pub fn conversation() -> Vec<Field> {
     vec![
         Field::required(
             "messages",
-            json!({"type": "array", "items": message, "minItems": 1}),
+            json!({"type": "array", "items": message, "minItems": 1, "maxItems": MESSAGES_MAX}),
             "The conversation, oldest message first.",
         ),
         Field::switch("add_generation_prompt", true, "Whether the text ends where the model's answer begins."),
@@ -211,7 +211,9 @@ pub fn other_samplers() -> Vec<Field> {
 pub fn options() -> Vec<Field> {
     let tokens_max = |name, says| Field::of(name, whole(-1), says).default_of_server();
     let answers = json!({"type": "integer", "minimum": 1});
-    let stop = json!({"anyOf": [text(), strings()]});
+    // Characters are bytes at least, and the limit is one of bytes.
+    let one = json!({"type": "string", "maxLength": STOP_BYTES_MAX});
+    let stop = json!({"anyOf": [one, {"type": "array", "items": one, "maxItems": STOPS_MAX}]});
     let salt = json!({"type": "string", "minLength": 1, "maxLength": CACHE_SALT_CHARACTERS_MAX});
     let mut fields = vec![
         tokens_max("n_predict", "Tokens to generate at most; -1 is no limit."),
@@ -250,7 +252,7 @@ pub fn native() -> Vec<Field> {
         Field::switch("return_tokens", false, "Whether the last object has the ids of its tokens."),
         Field::of(
             "response_fields",
-            strings(),
+            json!({"type": "array", "items": text(), "maxItems": RESPONSE_FIELDS_MAX}),
             "Paths, divided by slashes, of the only fields that the last object is to have.",
         ),
     ]
@@ -259,7 +261,7 @@ pub fn native() -> Vec<Field> {
 /// llama.cpp's count of probabilities.
 pub fn probabilities() -> Vec<Field> {
     let says = "How many of the likeliest tokens to tell at each place, with their probabilities; 0 for none.";
-    vec![Field::of("n_probs", count_of_probabilities(), says).default(0)]
+    vec![Field::of("n_probs", count_of_probabilities(N_PROBS_MAX), says).default(0)]
 }
 
 /// Which probabilities are told.
@@ -272,7 +274,7 @@ pub fn texts() -> Vec<Field> {
     vec![
         Field::of(
             "logprobs",
-            count_of_probabilities(),
+            count_of_probabilities(TEXT_LOGPROBS_MAX),
             "How many of the likeliest tokens to tell; 0 tells the chosen one.",
         ),
         Field::unsupported_unless("echo", json!([false]), "the prompt in the answer"),
@@ -287,7 +289,7 @@ pub fn chat() -> Vec<Field> {
         Field::switch("logprobs", false, "Whether the probabilities of tokens are told."),
         Field::of(
             "top_logprobs",
-            count_of_probabilities(),
+            count_of_probabilities(TOP_LOGPROBS_MAX),
             "How many of the likeliest tokens to tell; above 0 it needs logprobs.",
         ),
         Field::unsupported_unless("tools", json!([[]]), tools),
@@ -340,7 +342,11 @@ pub fn meaningless() -> Vec<Field> {
 /// What `/tokenize` takes.
 pub fn tokenize() -> Vec<Field> {
     vec![
-        Field::required("content", text(), "The text."),
+        Field::required(
+            "content",
+            json!({"type": "string", "maxLength": TEXT_BYTES_MAX}),
+            "The text; its limit is one of bytes.",
+        ),
         Field::switch(
             "add_special",
             false,
@@ -353,5 +359,9 @@ pub fn tokenize() -> Vec<Field> {
 
 /// What `/detokenize` takes.
 pub fn detokenize() -> Vec<Field> {
-    vec![Field::required("tokens", json!({"type": "array", "items": whole(0)}), "Ids of tokens.")]
+    vec![Field::required(
+        "tokens",
+        json!({"type": "array", "items": whole(0), "maxItems": DETOKENIZED_MAX}),
+        "Ids of tokens.",
+    )]
 }

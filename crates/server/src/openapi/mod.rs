@@ -24,7 +24,7 @@ use fields::Group;
 use objects::{array, described, integer, named, object, text as string};
 use routes::{Input, Operation, Output, STREAM_OPTIONS};
 
-pub use routes::{Action, OPERATIONS};
+pub use routes::{Action, OPERATIONS, takes_fields};
 
 /// The document, indented, with a line break at its end.
 pub fn text() -> &'static str {

@@ -1,8 +1,11 @@
 //! The table of routes, of which both the router and the document are made.
 
+use axum::http::Method;
+
 use super::fields::{self, Group};
 use crate::error::ErrorKind::{
     self, ExceedContextSize, InvalidRequest, NotSupported, RateLimit, Server, Timeout, TooLarge, Unavailable,
+    UnsupportedMedia,
 };
 
 /// What a route does. The router knows how.
@@ -87,10 +90,19 @@ pub enum Output {
 }
 
 /// What whoever generates may be refused for.
-const GENERATES: &[ErrorKind] =
-    &[InvalidRequest, ExceedContextSize, Timeout, TooLarge, RateLimit, NotSupported, Server, Unavailable];
+const GENERATES: &[ErrorKind] = &[
+    InvalidRequest,
+    ExceedContextSize,
+    Timeout,
+    TooLarge,
+    UnsupportedMedia,
+    RateLimit,
+    NotSupported,
+    Server,
+    Unavailable,
+];
 /// What whoever sends a body may be refused for.
-const READS: &[ErrorKind] = &[InvalidRequest, Timeout, TooLarge, Unavailable];
+const READS: &[ErrorKind] = &[InvalidRequest, Timeout, TooLarge, UnsupportedMedia, Server, Unavailable];
 
 /// The fields within `stream_options` have a name of their own.
 pub const STREAM_OPTIONS: (&str, &[Group]) = ("StreamOptions", &[fields::of_stream_options]);
@@ -151,7 +163,7 @@ pub const OPERATIONS: &[Operation] = &[
         says: "Takes no more requests, and ends the server when those under way have ended.",
         input: Input::Post,
         output: Output::Object("Stopping"),
-        refusals: &[Timeout, TooLarge, Unavailable],
+        refusals: &[Unavailable],
     },
     Operation {
         action: Action::Completion,
@@ -223,7 +235,7 @@ pub const OPERATIONS: &[Operation] = &[
         says: "Gives the text that a conversation becomes; nothing is generated.",
         input: Input::Fields("ApplyTemplateRequest", &[fields::conversation, fields::meaningless]),
         output: Output::Object("TemplatedPrompt"),
-        refusals: &[InvalidRequest, Timeout, TooLarge, NotSupported, Unavailable],
+        refusals: &[InvalidRequest, Timeout, TooLarge, UnsupportedMedia, NotSupported, Server, Unavailable],
     },
     Operation {
         action: Action::Tokenize,
@@ -242,3 +254,9 @@ pub const OPERATIONS: &[Operation] = &[
         refusals: READS,
     },
 ];
+
+/// Whether a request has a body that its route reads.
+pub fn takes_fields(route: &str, method: &Method) -> bool {
+    let of_route = OPERATIONS.iter().find(|operation| operation.paths.contains(&route));
+    method == Method::POST && of_route.is_some_and(|operation| matches!(operation.input, Input::Fields(..)))
+}

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
+use axum::response::Response;
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
 use serde_json::{Map, Value, json};
 
@@ -14,13 +14,23 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Ending, Generation, Happening, Progress, Stop};
+use crate::limits::{Bounds, N_PROBS_MAX};
 use crate::options::Options;
 use crate::pool::Load;
-use crate::probabilities;
-use crate::prompt::{as_written, prompts};
+use crate::probabilities::Probabilities;
+use crate::prompt::{Prompt, take_prompts};
 use crate::service::Service;
-use crate::stream::{Collected, Dialect, collect, respond};
+use crate::stream::{Collected, Dialect, collect, respond, write_whole};
 use crate::text::Piece;
+
+/// An answer in one object, whose probabilities are written and never a tree.
+#[derive(serde::Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    last: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_probabilities: Option<Probabilities<'a>>,
+}
 
 /// How this route answers.
 struct Native {
@@ -54,20 +64,23 @@ pub async fn completion(
     let reading = Arc::clone(&service);
     let asked = app.pool.run(Load::linear(body.len()), move || read(&reading, &body)).await??;
     let Asked { prompts, options, logprobs, native } = asked;
+    let charge = app.memory.charge(options.bytes(&service, &prompts, logprobs)?)?;
     if options.stream {
-        return respond(options.starting(&service, client, prompts, logprobs), native, service.settings.ping).await;
+        return respond(options.starting(&service, client, prompts, logprobs, charge), native, service.settings.ping)
+            .await;
     }
-    let generations = options.start(&service, client, prompts, logprobs).await?;
-    let mut whole: Vec<Value> = Vec::new();
-    for (index, Collected { generation, piece, ending }) in collect(generations).await?.into_iter().enumerate() {
-        whole.push(native.last(index, &generation, &piece, &ending.stop));
-    }
-    Ok(Json(if whole.len() == 1 { whole.remove(0) } else { Value::Array(whole) }).into_response())
+    let whole = collect(options.start(&service, client, prompts, logprobs).await?).await?;
+    write_whole(&app.pool, whole, charge, move |whole| match whole {
+        [one] => serde_json::to_vec(&native.whole(0, one)),
+        several => serde_json::to_vec(
+            &several.iter().enumerate().map(|(index, one)| native.whole(index, one)).collect::<Vec<_>>(),
+        ),
+    })
+    .await
 }
 
 fn read(service: &Arc<Service>, body: &[u8]) -> Result<Asked, ApiError> {
     let mut fields = Fields::parse(body)?;
-    let prompt: Value = fields.require("prompt")?;
     let options = Options::take(&mut fields, service)?;
     let logprobs = take_logprobs(&mut fields)?;
     let mut native = Native {
@@ -77,18 +90,22 @@ fn read(service: &Arc<Service>, body: &[u8]) -> Result<Asked, ApiError> {
         return_tokens: fields.take("return_tokens")?.unwrap_or(false),
         return_progress: options.return_progress,
         timings_per_token: options.timings_per_token,
-        response_fields: fields.take("response_fields")?.unwrap_or_default(),
+        response_fields: fields.take_bounded("response_fields", Bounds::RESPONSE_FIELDS)?.unwrap_or_default(),
     };
     // One model, whatever it is called.
-    fields.accept(&["model"]);
+    fields.accept(&["model"])?;
+    let prompts = take_prompts(&mut fields, service)?;
     fields.finish()?;
-    let prompts = prompts(service.tokenizer(), "prompt", &prompt)?;
-    native.prompts = as_written(service.tokenizer(), &prompt, &prompts);
+    let prompts = prompts.into_iter().map(|Prompt { ids, written }| {
+        native.prompts.push(written);
+        ids
+    });
+    let prompts = prompts.collect();
     Ok(Asked { prompts, options, logprobs, native })
 }
 
-fn take_logprobs(fields: &mut Fields) -> Result<Option<LogprobsWanted>, ApiError> {
-    let count = fields.take_within("n_probs", 0, i64::from(u32::MAX))?.unwrap_or(0);
+fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<LogprobsWanted>, ApiError> {
+    let count = fields.take_within("n_probs", 0, N_PROBS_MAX.into())?.unwrap_or(0);
     let stage = match fields.take("post_sampling_probs")? {
         Some(true) => LogprobsStage::Draw,
         Some(false) | None => LogprobsStage::Model,
@@ -156,14 +173,24 @@ impl Native {
             "tokens_predicted": usage.generated,
             "tokens_evaluated": usage.prompt,
         });
-        self.add_probabilities(&mut chunk, generation, piece);
+        if let Some(found) = self.probabilities(generation, piece) {
+            chunk["completion_probabilities"] = json!(found);
+        }
         if self.timings_per_token {
             chunk["timings"] = generation.timings();
         }
         chunk
     }
 
-    /// The object that ends an answer; `piece` is what it contains itself.
+    /// An answer in one object.
+    fn whole<'a>(&'a self, index: usize, Collected { generation, piece, ending }: &'a Collected) -> Whole<'a> {
+        let wanted =
+            |name: &str| self.response_fields.is_empty() || self.response_fields.iter().any(|path| path == name);
+        let found = self.probabilities(generation, piece).filter(|_| wanted("completion_probabilities"));
+        Whole { last: self.last(index, generation, piece, &ending.stop), completion_probabilities: found }
+    }
+
+    /// The object that ends an answer, without probabilities; `piece` is what it contains itself.
     fn last(&self, index: usize, generation: &Generation, piece: &Piece, stop: &Stop) -> Value {
         let usage = generation.usage();
         let ids: &[_] = if self.return_tokens { &piece.tokens } else { &[] };
@@ -172,7 +199,7 @@ impl Native {
             Stop::Limit | Stop::ContextFull => ("limit", ""),
             Stop::Word(word) => ("word", word.as_str()),
         };
-        let mut last = json!({
+        let last = json!({
             "index": index,
             "content": piece.text,
             "tokens": ids.iter().map(|token| token.token).collect::<Vec<_>>(),
@@ -190,16 +217,13 @@ impl Native {
             "tokens_cached": (usage.prompt + usage.generated).saturating_sub(usize::from(usage.generated > 0)),
             "timings": generation.timings(),
         });
-        self.add_probabilities(&mut last, generation, piece);
         if self.response_fields.is_empty() { last } else { only(&last, &self.response_fields) }
     }
 
-    fn add_probabilities(&self, object: &mut Value, generation: &Generation, piece: &Piece) {
-        let Some(wanted) = generation.plan().logprobs else { return };
-        let found = probabilities::objects(self.service.tokenizer(), &piece.tokens, wanted.stage);
-        if !found.is_empty() {
-            object["completion_probabilities"] = found.into();
-        }
+    fn probabilities<'a>(&'a self, generation: &Generation, piece: &'a Piece) -> Option<Probabilities<'a>> {
+        let stage = generation.plan().logprobs?.stage;
+        let found = Probabilities { tokenizer: self.service.tokenizer(), tokens: &piece.tokens, stage };
+        Some(found).filter(|found| !found.is_empty())
     }
 }
 

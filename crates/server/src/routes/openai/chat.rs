@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use muser_engine::{LogprobsStage, LogprobsWanted};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Envelope, finish_reason, take_include_usage, take_meaningless, usage};
@@ -16,12 +17,13 @@ use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Ending, Generation, Happening, Progress, Stop};
+use crate::limits::{N_PROBS_MAX, TOP_LOGPROBS_MAX};
 use crate::options::Options;
 use crate::pool::Load;
-use crate::probabilities;
+use crate::probabilities::Probabilities;
 use crate::routes::completion::prompt_progress;
 use crate::service::Service;
-use crate::stream::{Collected, Dialect, collect, respond};
+use crate::stream::{Collected, Dialect, collect, respond, write_whole};
 use crate::text::Piece;
 
 /// How this route answers.
@@ -32,6 +34,21 @@ struct Chat {
     include_usage: bool,
     /// Whether each answer has told who speaks.
     begun: Vec<bool>,
+}
+
+/// A whole answer.
+#[derive(Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    message: Value,
+    logprobs: Option<Logprobs<'a>>,
+    finish_reason: &'static str,
+}
+
+/// Probabilities in OpenAI's envelope.
+#[derive(Serialize)]
+struct Logprobs<'a> {
+    content: Probabilities<'a>,
 }
 
 /// A request that has been read.
@@ -65,23 +82,22 @@ pub async fn chat_completions(
     let reading = Arc::clone(&service);
     let asked = app.pool.run(Load::template(body.len()), move || read(&reading, &body)).await??;
     let Asked { prompt, options, logprobs, include_usage } = asked;
+    let prompts = vec![prompt];
+    let charge = app.memory.charge(options.bytes(&service, &prompts, logprobs)?)?;
     let (stream, ping) = (options.stream, service.settings.ping);
     let begun = vec![false; options.answers];
     let envelope = Envelope::new(&app, "chatcmpl");
     if stream {
-        let starting = options.starting(&service, client, vec![prompt], logprobs);
+        let starting = options.starting(&service, client, prompts, logprobs, charge);
         return respond(starting, Chat { service, envelope, options, include_usage, begun }, ping).await;
     }
-    let whole = collect(options.start(&service, client, vec![prompt], logprobs).await?).await?;
+    let whole = collect(options.start(&service, client, prompts, logprobs).await?).await?;
     let chat = Chat { service, envelope, options, include_usage, begun };
-    let choices = whole.iter().enumerate().map(|(index, collected)| chat.whole_choice(index, collected)).collect();
-    let mut object = chat.envelope.object("chat.completion", choices);
-    let generations: Vec<&Generation> = whole.iter().map(|collected| &collected.generation).collect();
-    object["usage"] = usage(&generations, chat.options.answers);
-    if let [one] = *generations {
-        object["timings"] = one.timings();
-    }
-    Ok(Json(object).into_response())
+    write_whole(&app.pool, whole, charge, move |whole| {
+        let choices = whole.iter().enumerate().map(|(index, collected)| chat.whole_choice(index, collected)).collect();
+        serde_json::to_vec(&chat.envelope.whole("chat.completion", choices, (whole, chat.options.answers)))
+    })
+    .await
 }
 
 /// The text that a conversation becomes; nothing is generated.
@@ -100,10 +116,10 @@ fn text_of(service: &Service, body: &[u8]) -> Result<Response, ApiError> {
 }
 
 /// OpenAI's switch and count; llama.cpp's count switches it on by itself.
-fn take_logprobs(fields: &mut Fields) -> Result<Option<LogprobsWanted>, ApiError> {
+fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<LogprobsWanted>, ApiError> {
     let wanted = fields.take("logprobs")?;
-    let top = fields.take_within("top_logprobs", 0, i64::from(u32::MAX))?;
-    let n_probs = fields.take_within("n_probs", 0, i64::from(u32::MAX))?.filter(|n| *n > 0);
+    let top = fields.take_within("top_logprobs", 0, TOP_LOGPROBS_MAX.into())?;
+    let n_probs = fields.take_within("n_probs", 0, N_PROBS_MAX.into())?.filter(|n| *n > 0);
     let after_sampling = fields.take("post_sampling_probs")?.unwrap_or(false);
     if top.is_some_and(|top| top > 0) && wanted != Some(true) {
         return Err(ApiError::invalid("top_logprobs: needs logprobs to be true"));
@@ -117,7 +133,7 @@ fn take_logprobs(fields: &mut Fields) -> Result<Option<LogprobsWanted>, ApiError
 }
 
 /// Tools, formats and reasoning: refused, unless they ask for nothing.
-fn take_later_features(fields: &mut Fields) -> Result<(), ApiError> {
+fn take_later_features(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     let empty_list = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     let plain = |value: &Value| value == "none" || value == "auto";
     for name in ["tools", "functions"] {
@@ -127,7 +143,7 @@ fn take_later_features(fields: &mut Fields) -> Result<(), ApiError> {
     for name in ["tool_choice", "function_call"] {
         fields.unsupported(name, plain)?;
     }
-    fields.accept(&["parallel_tool_calls"]);
+    fields.accept(&["parallel_tool_calls"])?;
     fields.unsupported("response_format", |value| *value == json!({"type": "text"}))?;
     fields.unsupported("modalities", |value| *value == json!(["text"]))?;
     // Nothing is taken out of the text here, which is what both of these mean without a format to take it from.
@@ -198,7 +214,12 @@ impl Chat {
     }
 
     fn piece(&self, index: usize, generation: &Generation, piece: &Piece) -> Value {
-        let mut chunk = self.chunk(index, json!({"content": piece.text}), self.logprobs(generation, piece), None);
+        let mut chunk = self.chunk(
+            index,
+            json!({"content": piece.text}),
+            self.logprobs(generation, piece).map(|found| json!(found)),
+            None,
+        );
         if self.options.timings_per_token {
             chunk["timings"] = generation.timings();
         }
@@ -218,18 +239,21 @@ impl Chat {
         chunk
     }
 
-    fn whole_choice(&self, index: usize, Collected { generation, piece, ending }: &Collected) -> Value {
-        json!({
-            "index": index,
-            "message": {"role": "assistant", "content": piece.text},
-            "logprobs": self.logprobs(generation, piece),
-            "finish_reason": finish_reason(&ending.stop),
-        })
+    fn whole_choice<'a>(
+        &'a self,
+        index: usize,
+        Collected { generation, piece, ending }: &'a Collected,
+    ) -> WholeChoice<'a> {
+        WholeChoice {
+            index,
+            message: json!({"role": "assistant", "content": piece.text}),
+            logprobs: self.logprobs(generation, piece),
+            finish_reason: finish_reason(&ending.stop),
+        }
     }
 
-    fn logprobs(&self, generation: &Generation, piece: &Piece) -> Option<Value> {
-        let wanted = generation.plan().logprobs?;
-        let content = probabilities::objects(self.service.tokenizer(), &piece.tokens, wanted.stage);
-        Some(json!({"content": content}))
+    fn logprobs<'a>(&'a self, generation: &Generation, piece: &'a Piece) -> Option<Logprobs<'a>> {
+        let stage = generation.plan().logprobs?.stage;
+        Some(Logprobs { content: Probabilities { tokenizer: self.service.tokenizer(), tokens: &piece.tokens, stage } })
     }
 }

@@ -3,12 +3,25 @@
 pub mod chat;
 pub mod completions;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::app::{App, seconds_since_1970};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Generation, Stop};
+use crate::stream::Collected;
+
+/// All answers in one object, whose choices are written and never a tree.
+#[derive(Serialize)]
+struct Whole<C> {
+    #[serde(flatten)]
+    head: Value,
+    choices: Vec<C>,
+    usage: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Value>,
+}
 
 /// What every object of an answer says.
 #[derive(Clone, Debug)]
@@ -33,34 +46,46 @@ impl Envelope {
 
     /// An object with these choices.
     fn object(&self, kind: &str, choices: Vec<Value>) -> Value {
+        let mut object = self.head(kind);
+        object["choices"] = choices.into();
+        object
+    }
+
+    /// What every object says before its choices.
+    fn head(&self, kind: &str) -> Value {
         json!({
             "id": self.id,
             "object": kind,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
-            "choices": choices,
         })
+    }
+
+    /// All answers in one object; a request with one answer is told its times.
+    fn whole<C: Serialize>(&self, kind: &str, choices: Vec<C>, (all, answers): (&[Collected], usize)) -> Whole<C> {
+        let generations: Vec<&Generation> = all.iter().map(|collected| &collected.generation).collect();
+        let timings = if let [one] = *generations { Some(one.timings()) } else { None };
+        Whole { head: self.head(kind), choices, usage: usage(&generations, answers), timings }
     }
 }
 
 /// Whether the stream ends with a chunk that tells the usage.
-fn take_include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
-    let Some(options) = fields.take::<Map<String, Value>>("stream_options")? else { return Ok(false) };
+fn take_include_usage(fields: &mut Fields<'_>, stream: bool) -> Result<bool, ApiError> {
+    let Some(mut options) = fields.take_fields("stream_options")? else { return Ok(false) };
     if !stream {
         return Err(ApiError::invalid("stream_options: only a stream has options"));
     }
-    let mut options = Fields::within("stream_options", options);
     let include_usage = options.take("include_usage")?.unwrap_or(false);
     // Padding against an observer who counts bytes; it changes no content.
-    options.accept(&["include_obfuscation"]);
+    options.accept(&["include_obfuscation"])?;
     options.finish()?;
     Ok(include_usage)
 }
 
 /// Takes the fields that OpenAI's clients may send and that mean nothing to one model on one machine.
-fn take_meaningless(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.accept(&["model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"]);
+fn take_meaningless(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    fields.accept(&["model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"])?;
     fields.unsupported("store", |value| *value == Value::Bool(false))
 }
 
