@@ -4,11 +4,13 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::response::IntoResponse;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,17 +21,19 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
+use super::admission::{Peer, Place};
 use super::socket::{Busy, Timed};
 use super::tls::Tls;
+use crate::access::is_open;
+use crate::error::{ApiError, ErrorKind};
 use crate::settings::Limits;
 
 /// How long the end of a connection may take. A client that is still sending while its answer says no would lose the answer
 /// if the connection were closed at once.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What is sent to whoever comes when no more connections can be had.
-const TOO_MANY: &str =
-    "{\"error\":{\"code\":503,\"message\":\"too many connections are open\",\"type\":\"unavailable_error\"}}";
+/// How long a connection in a narrow place may take for its one request.
+const NARROW_TIME: Duration = Duration::from_secs(2);
 
 /// What all connections are served by.
 #[derive(Clone, Debug)]
@@ -40,34 +44,56 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Serves a connection until it ends. Once `closing` is true it ends after the answer under way, if there is one.
+    /// Serves a connection until it ends. Once `closing` is true, or it has to make way for others, it ends after the answer
+    /// under way, if there is one.
     ///
     /// # Errors
     /// If the client leaves in the middle, or does not keep to HTTP or to the limits.
-    pub async fn serve(self, stream: TcpStream, closing: watch::Receiver<bool>) -> Result<(), ConnectionError> {
+    pub async fn serve(
+        mut self,
+        stream: TcpStream,
+        peer: Arc<Peer>,
+        closing: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionError> {
+        if peer.place() == Place::Narrow {
+            let Limits { head_timeout, silence_timeout, idle_timeout, .. } = &mut self.limits;
+            [head_timeout, silence_timeout, idle_timeout].into_iter().for_each(|time| *time = NARROW_TIME.min(*time));
+        }
         // Tokens go out one by one; none waits for the next.
         stream.set_nodelay(true)?;
         match self.tls.clone() {
-            None => self.serve_http(stream, closing).await,
+            None => self.serve_http(stream, peer, closing).await,
             Some(Tls(acceptor)) => {
-                let agreed = timeout(self.limits.head_timeout, acceptor.accept(stream)).await;
-                self.serve_http(agreed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??, closing).await
+                let agreed = timeout(self.limits.head_timeout, acceptor.accept(stream));
+                let agreed = tokio::select! {
+                    agreed = agreed => agreed.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??,
+                    () = peer.must_leave() => return Ok(()),
+                };
+                self.serve_http(agreed, peer, closing).await
             }
         }
     }
 
-    async fn serve_http<S>(self, stream: S, mut closing: watch::Receiver<bool>) -> Result<(), ConnectionError>
+    async fn serve_http<S>(
+        self,
+        stream: S,
+        peer: Arc<Peer>,
+        mut closing: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (limits, busy) = (self.limits, Busy::default());
-        let stream = Timed::new(stream, busy.clone(), limits.head_timeout, limits.write_stall);
+        let (limits, busy, place) = (self.limits, Busy::new(Arc::clone(&peer)), peer.place());
+        let stream = Timed::new(stream, busy.clone(), &limits);
         let router = self.router;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             busy.begin();
             let (router, busy) = (router.clone(), busy.clone());
             Box::pin(async move {
-                let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+                let response = match place {
+                    Place::Narrow if !is_open(request.uri().path()) => too_many().into_response(),
+                    _ => router.oneshot(request).await.unwrap_or_else(|never| match never {}),
+                };
                 Ok::<_, Infallible>(response.map(|body| BusyBody { body, busy }))
             })
         });
@@ -76,12 +102,21 @@ impl Serving {
             // Counted from the end of the request before.
             .header_read_timeout(limits.idle_timeout)
             .max_header_size(limits.head_bytes_max)
+            .keep_alive(place == Place::Full)
             .serve_connection(TokioIo::new(stream), service);
         let served = tokio::select! {
             served = poll_fn(|context| connection.poll_without_shutdown(context)) => Some(served),
             () = told(&mut closing) => None,
+            () = peer.must_leave() => {
+                Pin::new(&mut connection).graceful_shutdown();
+                poll_fn(|context| connection.poll_without_shutdown(context)).await?;
+                // Whoever has to leave has no claim to a long goodbye.
+                return Ok(());
+            }
         };
         match served {
+            // A client whose head was refused may be sending still, and would lose the refusal.
+            Some(Err(error)) if error.is_parse() => {}
             Some(served) => served?,
             None => {
                 Pin::new(&mut connection).graceful_shutdown();
@@ -100,15 +135,9 @@ async fn told(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// Tells a client that it is one too many.
-pub async fn turn_away(mut stream: TcpStream) {
-    let head =
-        "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json";
-    let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{TOO_MANY}", TOO_MANY.len());
-    // Whoever leaves before needs no answer.
-    if timeout(LAST_WORDS, stream.write_all(answer.as_bytes())).await.is_ok_and(|written| written.is_ok()) {
-        linger(stream).await;
-    }
+/// What a client in a narrow place is told.
+fn too_many() -> ApiError {
+    ApiError::new(ErrorKind::Unavailable, "too many connections are open").retry_after(1)
 }
 
 /// Ends a connection: says that nothing more will come, and takes what is still on its way until the client ends it, too.

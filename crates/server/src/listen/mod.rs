@@ -1,10 +1,14 @@
 //! Connections: accepted one by one, each served by its own task, let go of together.
 //!
+//! - `admission` is who has one, when there are more clients than places.
 //! - `connection` is one of them.
+//! - `refusal` puts the envelope around what the HTTP layer says by itself.
 //! - `socket` is its bytes, with a clock.
 //! - `tls` is what an encrypted one needs.
 
+mod admission;
 mod connection;
+mod refusal;
 mod socket;
 mod tls;
 
@@ -13,14 +17,15 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::access::{Access, Exposure};
 use crate::app::{App, Phase};
 use crate::record::CountedConnection;
 use crate::routes::router;
-use connection::{Serving, turn_away};
+use admission::Admission;
+use connection::Serving;
 pub use tls::{Tls, TlsError};
 
 /// A port that is taken, before anything else is done: who asks meanwhile waits for an answer, not for a connection.
@@ -77,8 +82,6 @@ fn bind_reason(reason: &io::Error) -> String {
 
 /// How long clients have to be told that their answers end, once they do.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Connections beyond the limit that are told so at once; more are closed without a word.
-const TURNED_AWAY_MAX: usize = 64;
 /// How long nothing is accepted when the system has no more files to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -180,11 +183,10 @@ impl Server {
 
 /// Accepts connections, for ever.
 async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc<App>, closing: &watch::Sender<bool>) {
-    let free = Arc::new(Semaphore::new(serving.limits.connections_max.min(Semaphore::MAX_PERMITS)));
-    let excess = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    let table = Arc::new(Admission::new(serving.limits.connections_max));
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
             // A connection that failed before it began is nobody's loss.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(_) => {
@@ -194,19 +196,14 @@ async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc
             }
         };
         let closing = closing.subscribe();
-        if let Ok(permit) = Arc::clone(&free).try_acquire_owned() {
-            let (serving, counted) = (serving.clone(), CountedConnection::new(Arc::clone(app)));
-            tokio::spawn(async move {
-                // How a client ends its connection is its own affair; what it asked for is recorded elsewhere.
-                let _ = serving.serve(stream, closing).await;
-                drop((counted, permit));
-            });
-        } else if let (Ok(permit), None) = (Arc::clone(&excess).try_acquire_owned(), &serving.tls) {
-            tokio::spawn(async move {
-                turn_away(stream).await;
-                drop((closing, permit));
-            });
-        }
+        // Without a place it is closed without a word.
+        let Some(admitted) = table.admit(address.ip()) else { continue };
+        let (serving, counted) = (serving.clone(), CountedConnection::new(Arc::clone(app)));
+        tokio::spawn(async move {
+            // How a client ends its connection is its own affair; what it asked for is recorded elsewhere.
+            let _ = serving.serve(stream, Arc::clone(&admitted.peer), closing).await;
+            drop((counted, admitted));
+        });
     }
 }
 

@@ -1,35 +1,47 @@
-//! A connection's bytes, with a clock: clients that dawdle over a head, or do not take their answer, are let go.
+//! A connection's bytes, with a clock: clients that say nothing, dawdle over a head, or do not take their answer, are let go.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::admission::{Peer, Phase};
+use super::refusal::replaced;
+use crate::settings::Limits;
+
 /// Whether a request of the connection is being answered: then the client may be silent. Clones say the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Busy(Arc<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     answering: AtomicBool,
     heads: AtomicUsize,
+    peer: Arc<Peer>,
 }
 
 impl Busy {
+    /// Of a connection that has asked for nothing yet.
+    pub fn new(peer: Arc<Peer>) -> Self {
+        Self(Arc::new(State { answering: AtomicBool::new(false), heads: AtomicUsize::new(0), peer }))
+    }
+
     /// Its head has arrived.
     pub fn begin(&self) {
         self.0.answering.store(true, Ordering::Relaxed);
         self.0.heads.fetch_add(1, Ordering::Relaxed);
+        self.0.peer.enter(Phase::Answering);
     }
 
     /// Its answer has been handed over.
     pub fn end(&self) {
         self.0.answering.store(false, Ordering::Relaxed);
+        self.0.peer.enter(Phase::Waiting);
     }
 
     fn is_answering(&self) -> bool {
@@ -49,8 +61,13 @@ pub struct Timed<S> {
     busy: Busy,
     /// Heads that had arrived when `head` was last looked at: with another one, its time starts anew.
     heads: usize,
+    /// Runs until the first byte.
+    silence: Timer,
+    is_silent: bool,
     head: Timer,
     write: Timer,
+    /// What is sent instead of a refusal of the HTTP layer.
+    instead: Vec<u8>,
 }
 
 /// A time that something may take.
@@ -61,10 +78,11 @@ struct Timer {
 }
 
 impl<S> Timed<S> {
-    /// From the first byte of a request to [`Busy::begin`] at most `head` passes, and from one byte that the client takes to
-    /// the next at most `write_stall`.
-    pub fn new(stream: S, busy: Busy, head: Duration, write_stall: Duration) -> Self {
-        Self { stream, busy, heads: 0, head: Timer::new(head), write: Timer::new(write_stall) }
+    /// Until the first byte at most `silence_timeout` of the limits passes, from the first byte of a request to
+    /// [`Busy::begin`] at most `head_timeout`, and from one byte that the client takes to the next at most `write_stall`.
+    pub fn new(stream: S, busy: Busy, limits: &Limits) -> Self {
+        let [silence, head, write] = [limits.silence_timeout, limits.head_timeout, limits.write_stall].map(Timer::new);
+        Self { stream, busy, heads: 0, silence, is_silent: true, head, write, instead: Vec::new() }
     }
 
     /// The bytes without the clock.
@@ -123,12 +141,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
             Poll::Ready(Ok(())) => {
                 if buffer.filled().len() > before {
                     this.head.start();
+                    this.is_silent = false;
+                    this.busy.0.peer.enter(Phase::Head);
                 }
                 this.head.check(context)?;
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
+                if this.is_silent {
+                    this.silence.start();
+                    this.silence.check(context)?;
+                }
                 this.head.check(context)?;
                 Poll::Pending
             }
@@ -139,6 +163,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
+        if let Some((refusal, instead)) = replaced(bytes) {
+            // It goes out with what follows; nothing follows but the end.
+            if refusal.start == 0 {
+                this.instead = instead;
+                return Poll::Ready(Ok(bytes.len()));
+            }
+            return this.write.watch(Pin::new(&mut this.stream).poll_write(context, &bytes[..refusal.start]), context);
+        }
         this.write.watch(Pin::new(&mut this.stream).poll_write(context, bytes), context)
     }
 
@@ -147,6 +179,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let first = parts.iter().find(|part| !part.is_empty());
+        if let Some(first) = first.filter(|first| replaced(first).is_some()) {
+            return self.poll_write(context, first);
+        }
         let this = &mut *self;
         this.write.watch(Pin::new(&mut this.stream).poll_write_vectored(context, parts), context)
     }
@@ -157,6 +193,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        while !this.instead.is_empty() {
+            let polled = Pin::new(&mut this.stream).poll_write(context, &this.instead);
+            let written = ready!(this.write.watch(polled, context))?;
+            if written == 0 {
+                return Poll::Ready(Err(ErrorKind::WriteZero.into()));
+            }
+            this.instead.drain(..written);
+        }
         this.write.watch(Pin::new(&mut this.stream).poll_flush(context), context)
     }
 

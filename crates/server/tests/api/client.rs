@@ -125,6 +125,11 @@ impl Pending {
         String::from_utf8(bytes).unwrap()
     }
 
+    /// Reads what comes until the end of the connection, whatever it is.
+    pub fn read_to_string(&mut self, text: &mut String) {
+        self.reader.read_to_string(text).unwrap();
+    }
+
     /// Reads the rest.
     pub fn finish(mut self) -> Answer {
         let chunked = self.headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");

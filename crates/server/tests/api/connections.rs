@@ -22,7 +22,8 @@ fn with_limits(limits: Limits) -> World {
 }
 
 fn patient() -> Limits {
-    Limits { head_timeout: LONG, idle_timeout: LONG, body_timeout: LONG, write_stall: LONG, ..Limits::default() }
+    let [head_timeout, silence_timeout, idle_timeout, body_timeout, write_stall] = [LONG; 5];
+    Limits { head_timeout, silence_timeout, idle_timeout, body_timeout, write_stall, ..Limits::default() }
 }
 
 /// Whether the server has closed the connection: it ends, and nothing more comes.
@@ -57,13 +58,79 @@ fn health_on(stream: &TcpStream) {
 #[test]
 fn one_connection_too_many_is_told_so_and_another_may_come_when_one_has_left() {
     let world = with_limits(Limits { connections_max: 2, ..patient() });
-    let (first, second) = (kept(&world), kept(&world));
-    let refused = world.get("/health");
+    let endless = json!({"prompt": "a", "n_predict": 2000, "ignore_eos": true, "stream": true});
+    let mut busy: Vec<_> = (0..2).map(|_| world.begin("POST", "/completion", &endless)).collect();
+    let refused = world.get("/props");
     assert!(refused.refused(503, "unavailable_error").contains("connections"));
     assert_eq!(refused.header("retry-after"), Some("1"));
-    health_on(&first);
-    drop(second);
-    wait_until("there is room again", || world.get("/health").status == 200);
+    // Whoever watches the server is answered, and then let go.
+    let watching = connect(world.address);
+    health_on(&watching);
+    assert!(is_closed(&watching));
+    assert_ne!(busy[0].chunk(), "");
+    drop(busy);
+    wait_until("there is room again", || world.get("/props").status == 200);
+}
+
+#[test]
+fn connections_that_say_nothing_make_way_for_those_that_ask() {
+    // An address has a share of 4 of them.
+    let world = with_limits(Limits { connections_max: 5, ..patient() });
+    let silent: Vec<TcpStream> = (0..4).map(|_| connect(world.address)).collect();
+    wait_until("all places are taken", || world.connections() == 4);
+    for path in ["/health", "/props", "/health"] {
+        world.get(path).ok();
+    }
+    assert!(is_closed(&silent[0]));
+    health_on(&silent[3]);
+    // Those that wait for their next request are the next to go.
+    let kept: Vec<TcpStream> = (0..4).map(|_| kept(&world)).collect();
+    world.get("/props").ok();
+    assert!(is_closed(&kept[0]));
+    health_on(&kept[3]);
+}
+
+#[test]
+fn a_new_connection_that_says_nothing_is_closed_sooner_than_one_that_has_asked() {
+    let world = with_limits(Limits { silence_timeout: SHORT, ..patient() });
+    let asked = kept(&world);
+    assert!(is_closed(&connect(world.address)));
+    health_on(&asked);
+}
+
+// The HTTP layer answered by a status alone.
+#[test]
+fn heads_that_cannot_be_read_are_refused_in_the_envelope() {
+    let world = with_limits(patient());
+    let long = "x".repeat(40_000);
+    let heads = [
+        (
+            "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}".to_owned(),
+            400,
+        ),
+        ("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n".to_owned(), 400),
+        ("GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n".to_owned(), 400),
+        ("GET /health HTTP/1.1\r\nHost: localhost\r\nA: b\0c\r\n\r\n".to_owned(), 400),
+        ("GET\r\n\r\n".to_owned(), 400),
+        (format!("GET /health HTTP/1.1\r\nHost: localhost\r\nA: {long}\r\n\r\n"), 431),
+        (format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "A: b\r\n".repeat(120)), 431),
+        (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(70_000)), 431),
+    ];
+    for (head, status) in &heads {
+        let stream = connect(world.address);
+        write(&stream, head);
+        answer(stream).refused(*status, "invalid_request_error");
+    }
+    // Behind an answer, too.
+    let stream = connect(world.address);
+    write(&stream, &format!("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n{}", heads[0].0));
+    let mut first = Pending::read_head(stream.try_clone().unwrap());
+    assert_eq!(first.exactly(15), r#"{"status":"ok"}"#);
+    let mut second = String::new();
+    first.read_to_string(&mut second);
+    let (head, body) = second.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    assert_eq!(serde_json::from_str::<Value>(body).unwrap()["error"]["code"], 400);
 }
 
 #[test]
@@ -208,7 +275,7 @@ fn a_client_that_leaves_ends_what_runs_or_waits_for_it() {
 fn a_client_that_does_not_take_its_answer_loses_it() {
     let world = with_limits(Limits { write_stall: SHORT, ..patient() });
     // Far more than buffers on the way hold.
-    let body = json!({"prompt": "a", "n_predict": 2000, "n_probs": 1500, "ignore_eos": true, "stream": true});
+    let body = json!({"prompt": "a", "n_predict": 2000, "n_probs": 100, "ignore_eos": true, "stream": true});
     let client = world.send("POST", "/completion", &body);
     wait_until("it has been given up", || world.metric("muser:sequences_cancelled_total") == 1.0);
     wait_until("nothing runs", || slot(&world).is_none());

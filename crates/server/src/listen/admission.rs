@@ -1,0 +1,253 @@
+//! Who has a connection when there are more clients than places.
+//!
+//! An address has a share of the places, so that one client cannot have them all. When all are taken, a connection that has
+//! said nothing makes way, or else one that waits between two requests; work is never interrupted. Beyond that there are a
+//! few narrow places, in which `/health` and the other routes without a key are answered and everybody else is told to come
+//! again.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+/// Narrow places.
+const NARROW_MAX: usize = 64;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// No byte has come.
+    Silent,
+    /// It is kept open after an answer.
+    Waiting,
+    /// A head is on its way.
+    Head,
+    /// A request is being answered.
+    Answering,
+}
+
+const PHASES: [Phase; 4] = [Phase::Silent, Phase::Waiting, Phase::Head, Phase::Answering];
+
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Everything.
+    Full,
+    /// One request, to a route that needs no key.
+    Narrow,
+}
+
+/// A connection as others see it.
+#[derive(Debug)]
+pub struct Peer {
+    address: IpAddr,
+    place: Place,
+    phase: AtomicU8,
+    /// When it came to its phase, on the table's clock.
+    since: AtomicU64,
+    clock: Arc<AtomicU64>,
+    leave: Notify,
+}
+
+/// All connections.
+#[derive(Debug)]
+pub struct Admission {
+    full_max: usize,
+    share: usize,
+    clock: Arc<AtomicU64>,
+    open: Mutex<HashMap<u64, Arc<Peer>>>,
+}
+
+/// A connection's entry; it leaves the table when this is dropped.
+#[derive(Debug)]
+pub struct Admitted {
+    number: u64,
+    table: Arc<Admission>,
+    /// The connection.
+    pub peer: Arc<Peer>,
+}
+
+impl Peer {
+    /// What it may do.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Notes what it is doing.
+    pub fn enter(&self, phase: Phase) {
+        if self.phase.swap(phase as u8, Ordering::Relaxed) != phase as u8 {
+            self.since.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until it has to make way.
+    pub async fn must_leave(&self) {
+        self.leave.notified().await;
+    }
+
+    fn phase(&self) -> Phase {
+        PHASES[usize::from(self.phase.load(Ordering::Relaxed))]
+    }
+}
+
+impl Admission {
+    /// A table with so many places, of which an address has three quarters at most.
+    pub fn new(full_max: usize) -> Self {
+        Self { full_max, share: full_max - full_max / 4, clock: Arc::default(), open: Mutex::default() }
+    }
+
+    /// A place for a connection from `address`; `None` if there is not even a narrow one.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
+        let address = network_of(address);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut of_addresses, mut full, mut narrow) = (HashMap::<IpAddr, usize>::new(), 0, 0);
+        for peer in open.values() {
+            match peer.place {
+                Place::Full => {
+                    full += 1;
+                    *of_addresses.entry(peer.address).or_default() += 1;
+                }
+                Place::Narrow => narrow += 1,
+            }
+        }
+        let own = of_addresses.get(&address).copied().unwrap_or(0);
+        let has_share = own < self.share;
+        let place = if full < self.full_max && has_share {
+            Place::Full
+        } else {
+            // The least loss first: by phase, then from whoever has most, then by age.
+            let may_leave = |peer: &Peer| {
+                peer.place == Place::Full && peer.phase() <= Phase::Waiting && (has_share || peer.address == address)
+            };
+            let loss = |peer: &Peer| {
+                let most = usize::MAX - of_addresses.get(&peer.address).copied().unwrap_or(0);
+                (peer.phase(), most, peer.since.load(Ordering::Relaxed))
+            };
+            if dismiss(&mut open, may_leave, loss) {
+                Place::Full
+            } else {
+                let may_leave = |peer: &Peer| peer.place == Place::Narrow && peer.phase() < Phase::Answering;
+                let age = |peer: &Peer| (peer.phase(), 0, peer.since.load(Ordering::Relaxed));
+                if narrow >= NARROW_MAX && !dismiss(&mut open, may_leave, age) {
+                    return None;
+                }
+                Place::Narrow
+            }
+        };
+        let number = self.clock.fetch_add(1, Ordering::Relaxed);
+        let (clock, leave) = (Arc::clone(&self.clock), Notify::new());
+        let peer = Peer { address, place, phase: AtomicU8::new(0), since: AtomicU64::new(number), clock, leave };
+        let peer = Arc::new(peer);
+        open.insert(number, Arc::clone(&peer));
+        Some(Admitted { number, table: Arc::clone(self), peer })
+    }
+}
+
+/// Takes the connection with the least loss out of the table, and tells it; false if none may leave.
+fn dismiss<L: Ord>(
+    open: &mut HashMap<u64, Arc<Peer>>,
+    may_leave: impl Fn(&Peer) -> bool,
+    loss: impl Fn(&Peer) -> L,
+) -> bool {
+    let least = open.iter().filter(|(_, peer)| may_leave(peer)).min_by_key(|(_, peer)| loss(peer));
+    let Some(number) = least.map(|(number, _)| *number) else { return false };
+    if let Some(peer) = open.remove(&number) {
+        peer.leave.notify_one();
+    }
+    true
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.table.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}
+
+/// The address that counts: of IPv6 the network of 64 bits, of which one client has all addresses.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn admit(table: &Arc<Admission>, last: u8, phase: Phase) -> Admitted {
+        let admitted = table.admit(address(last)).unwrap();
+        admitted.peer.enter(phase);
+        admitted
+    }
+
+    /// Whether it was told to leave.
+    fn left(admitted: &Admitted) -> bool {
+        !admitted.table.open.lock().unwrap().contains_key(&admitted.number)
+    }
+
+    #[test]
+    fn an_address_has_a_share_and_others_find_room_beside_it() {
+        let table = Arc::new(Admission::new(8));
+        let many: Vec<_> = (0..8).map(|_| admit(&table, 1, Phase::Answering)).collect();
+        let places: Vec<Place> = many.iter().map(|admitted| admitted.peer.place()).collect();
+        assert_eq!(places.iter().filter(|place| **place == Place::Full).count(), 6);
+        assert_eq!(admit(&table, 2, Phase::Answering).peer.place(), Place::Full);
+        assert!(many.iter().all(|admitted| !left(admitted)));
+    }
+
+    #[test]
+    fn who_says_nothing_makes_way_first_then_who_waits_longest_and_never_who_works() {
+        let table = Arc::new(Admission::new(4));
+        let waiting = admit(&table, 1, Phase::Waiting);
+        let head = admit(&table, 2, Phase::Head);
+        let silent = admit(&table, 3, Phase::Silent);
+        let answering = admit(&table, 4, Phase::Answering);
+        let first = admit(&table, 5, Phase::Answering);
+        assert!(left(&silent) && !left(&waiting));
+        let second = admit(&table, 6, Phase::Answering);
+        assert!(left(&waiting) && !left(&head) && !left(&answering));
+        assert_eq!((first.peer.place(), second.peer.place()), (Place::Full, Place::Full));
+        let third = admit(&table, 7, Phase::Answering);
+        assert_eq!(third.peer.place(), Place::Narrow);
+        drop(head);
+        assert_eq!(admit(&table, 8, Phase::Answering).peer.place(), Place::Full);
+    }
+
+    #[test]
+    fn of_those_that_say_nothing_the_oldest_of_whoever_has_most_goes() {
+        let table = Arc::new(Admission::new(4));
+        let lone = admit(&table, 1, Phase::Silent);
+        let many: Vec<_> = (0..3).map(|_| admit(&table, 2, Phase::Silent)).collect();
+        let next = admit(&table, 3, Phase::Silent);
+        assert!(!left(&lone) && left(&many[0]) && !left(&many[1]));
+        // Whoever has all of its share loses one of its own.
+        let own = admit(&table, 2, Phase::Silent);
+        assert!(!left(&lone) && left(&many[1]) && !left(&next) && !left(&own));
+    }
+
+    #[test]
+    fn narrow_places_are_few_and_the_newest_has_one() {
+        let table = Arc::new(Admission::new(1));
+        let _works = admit(&table, 1, Phase::Answering);
+        let narrow: Vec<_> = (0..NARROW_MAX).map(|_| admit(&table, 1, Phase::Head)).collect();
+        let newest = admit(&table, 1, Phase::Answering);
+        assert_eq!((left(&narrow[0]), left(&narrow[1]), newest.peer.place()), (true, false, Place::Narrow));
+        narrow.iter().for_each(|admitted| admitted.peer.enter(Phase::Answering));
+        assert!(table.admit(address(1)).is_none());
+    }
+
+    #[test]
+    fn one_client_has_all_addresses_of_its_network() {
+        let of = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::"));
+        assert_ne!(of("2001:db8:1:2::"), of("2001:db8:1:3::"));
+        assert_eq!(of("::ffff:10.0.0.1"), address(1));
+    }
+}
