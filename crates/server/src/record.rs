@@ -18,8 +18,8 @@ use crate::app::App;
 /// A request that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// The method.
-    pub method: Method,
+    /// The method, as far as it is one of HTTP's own; clients may make up others, which are not told.
+    pub method: &'static str,
     /// The route that answered; `None` where there is none. What the client asked for may hold anything, and is not told.
     pub route: Option<String>,
     /// The status; 499 if the client left before there was one.
@@ -171,7 +171,7 @@ impl Drop for Open {
         counters.add(RequestKind { route: route.clone(), method: known_method(&self.method), status });
         if let Some(log) = &self.app.server.log.0 {
             log(&RequestRecord {
-                method: self.method.clone(),
+                method: known_method(&self.method),
                 route,
                 status,
                 complete: self.complete,

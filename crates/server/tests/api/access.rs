@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muser_server::{Access, App, Exposure, Keys, Origins, Scope, Scopes, ServeError, Server};
+use muser_server::{Access, App, Exposure, Keys, Log, Origins, RequestRecord, Scope, Scopes, ServeError, Server};
 use serde_json::json;
 
 use crate::client::{Pending, connect, send};
@@ -205,4 +205,47 @@ fn an_address_that_others_can_reach_needs_keys() {
     }
     let unknown = Server::open("no.such.name.invalid", 0, &Access::default());
     assert!(matches!(unknown, Err(ServeError::Resolve { .. })), "{unknown:?}");
+}
+
+#[test]
+fn bodies_that_a_form_can_send_are_refused_and_what_curl_sends_is_not() {
+    let world = World::shipped();
+    let post = |headers: &[(&str, &str)]| {
+        let body = br#"{"content": "a"}"#;
+        Pending::read_head(send(world.address, "POST", "/tokenize", headers, body)).finish()
+    };
+    let form = ("Content-Type", "application/x-www-form-urlencoded");
+    for headers in
+        [&[][..], &[("Content-Type", "application/json; charset=utf-8")], &[form], &[("Content-Encoding", "identity")]]
+    {
+        assert_eq!(post(headers).status, 200, "{headers:?}");
+    }
+    let own_page = ("Sec-Fetch-Site", "same-origin");
+    for headers in [
+        &[("Content-Type", "text/plain")][..],
+        &[("Content-Type", "Text/Plain;charset=UTF-8")],
+        &[("Content-Type", "multipart/form-data; boundary=x")],
+        &[form, own_page],
+        &[("Content-Encoding", "gzip")],
+    ] {
+        post(headers).refused(415, "invalid_request_error");
+    }
+    for site in ["cross-site", "same-site"] {
+        post(&[("Sec-Fetch-Site", site)]).refused(403, "permission_error");
+    }
+    assert_eq!(post(&[own_page]).status, 200);
+    assert_eq!(world.ask("GET", "/", &[("Sec-Fetch-Site", "cross-site")]).status, 200);
+}
+
+// It stood in the log with all of its 30,000 characters.
+#[test]
+fn a_method_that_a_client_made_up_is_not_told() {
+    let (told, heard) = std::sync::mpsc::channel();
+    let mut setup = Setup::of(shipped());
+    setup.server.log = Log(Some(Arc::new(move |record: &RequestRecord| told.send(record.method).unwrap())));
+    let world = World::start(setup);
+    for method in ["SECRET", &"M".repeat(20_000), "GET"] {
+        world.ask(method, "/health", &[]);
+    }
+    assert_eq!(heard.iter().take(3).collect::<Vec<_>>(), ["other", "other", "GET"]);
 }
