@@ -59,7 +59,7 @@ impl Solo {
             }
             let token = sampler.choose(&logits, &tokens, workspace);
             let logprobs = match wanted.stage {
-                LogprobsStage::Model => workspace.logprobs(&logits, token, wanted.count),
+                LogprobsStage::Model => workspace.logprobs(&sampler, &logits, token, wanted.count),
                 LogprobsStage::Draw => workspace.draw_logprobs(token, wanted.count),
             };
             let (chosen, top) = (logprobs.chosen, logprobs.top.to_vec());
