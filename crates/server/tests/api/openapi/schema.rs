@@ -95,7 +95,6 @@ impl Document {
             "maxLength" => length(|count, limit| count <= limit),
             "minItems" => fault(value.as_array().is_none_or(|items| items.len() as u64 >= says.as_u64().unwrap())),
             "maxItems" => fault(value.as_array().is_none_or(|items| items.len() as u64 <= says.as_u64().unwrap())),
-            "maxLength" => fault(value.as_str().is_none_or(|text| text.len() as u64 <= says.as_u64().unwrap())),
             "anyOf" => {
                 let faults: Option<Vec<String>> =
                     says.as_array().unwrap().iter().map(|one| self.fault(one, value, unnamed)).collect();
