@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::identity::{NodeFacts, NodeId, NodeIdentity, Revocations, Role};
 
@@ -113,9 +113,29 @@ impl Acceptor {
     /// # Errors
     /// [`LaneError`] says who refused whom and why. The connection is closed then.
     pub async fn accept(&self, tcp: TcpStream) -> Result<Lane, LaneError> {
+        self.accept_telling(tcp, || ()).await
+    }
+
+    /// As [`Self::accept`]; `greeted` is called once a whole TLS greeting came, which a node sends at once.
+    ///
+    /// # Errors
+    /// As of [`Self::accept`].
+    pub async fn accept_telling(&self, tcp: TcpStream, greeted: impl FnOnce()) -> Result<Lane, LaneError> {
         let opening = async {
             tcp.set_nodelay(true).map_err(LaneError::Io)?;
-            match self.tls.accept(tcp).into_fallible().await {
+            let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), tcp);
+            tokio::pin!(hello);
+            let greeting = match hello.as_mut().await {
+                Ok(greeting) => greeting,
+                Err(error) => {
+                    if let Some(tcp) = hello.take_io() {
+                        linger(tcp).await;
+                    }
+                    return Err(LaneError::of_handshake(error));
+                }
+            };
+            greeted();
+            match greeting.into_stream(Arc::clone(self.tls.config())).into_fallible().await {
                 Ok(stream) => admit(stream.into(), &self.settings, self.wanted).await,
                 Err((error, tcp)) => {
                     linger(tcp).await;
@@ -189,7 +209,7 @@ fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted)
 
 /// Closes a connection without losing what was just said on it: a close with unread bytes would reset it, and a reset takes
 /// back what the peer has not read.
-async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+pub(crate) async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let reading = async {
         let _ = stream.shutdown().await;
         let (mut bytes, mut read) = ([0; 4096], 0);

@@ -107,6 +107,7 @@ async fn serve(
 fn tell_of(news: ProducerNews) {
     match news {
         ProducerNews::LaneRefused(error) => tell(format_args!("muser: a lane was refused: {error}")),
+        ProducerNews::NoConnection(error) => tell(format_args!("muser: no connection can be taken: {error}")),
         ProducerNews::Untrusted(error) => tell(format_args!("muser: a handoff was refused: {error}")),
         ProducerNews::Sent(report) => {
             tell(format_args!("muser: {report}"));

@@ -1,12 +1,15 @@
 //! Handoffs between two machines: pages that one computes and the other goes on with.
 //!
-//! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` computes and
-//! sends, by a `session` on each lane, with `compression` where that is faster, and keeps the `timeline` of each handoff for
-//! its `report`; `remote` asks and collects; `bytes` counts what travels. Both ends know the model they share by its
+//! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` takes connections,
+//! as many as `handshakes` and `lanes` let in, computes and sends, by a `session` on each lane, with `compression` where that is faster, and keeps the `timeline` of each handoff for
+//! its `report`; `remote` asks and collects; an `inbox` holds what either end has read; `bytes` counts what travels. Both ends know the model they share by its
 //! [`Shape`], and are of one node (`Member`), whose keys and deny-list are followed by `trust`.
 
 mod bytes;
 mod compression;
+mod handshakes;
+mod inbox;
+mod lanes;
 mod producer;
 mod remote;
 mod report;

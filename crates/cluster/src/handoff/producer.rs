@@ -1,7 +1,8 @@
 //! The end that computes: lanes come in, requests become work of the engine, pages go out as they are complete.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +13,16 @@ use muser_engine::engine::{Export, PrefixReuse, ReadyPage, Request as EngineRequ
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, names_of};
 use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
 use super::compression::{Compress, Compression, Flow};
+use super::handshakes::Handshakes;
+use super::lanes::Lanes;
 use super::report::ProducerNews;
-use super::session::{Session, Work};
+use super::session::{Session, Work, turn_away};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
 use crate::lane::Acceptor;
 use crate::pacing::{Pace, PacedBy};
@@ -27,9 +31,8 @@ use crate::random;
 /// Bytes that may wait to be sent before the engine's news are left unread.
 const BACKLOG_BYTES: usize = 32 << 20;
 
-/// Handshakes under way at once. The oldest makes way for one more: strangers that say nothing keep nobody out, since those
-/// who belong to the cluster are done within milliseconds.
-const HANDSHAKES_MAX: usize = 64;
+/// How long nothing is accepted after the system had no connection to give.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a producer may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,13 @@ impl Port {
     }
 }
 
+/// Connections on their way to lanes, and what ends each.
+#[derive(Debug, Default)]
+struct Door {
+    handshakes: Handshakes,
+    tasks: HashMap<u64, AbortHandle>,
+}
+
 /// Hears what happens.
 pub(super) type Tell = Arc<dyn Fn(ProducerNews) + Send + Sync>;
 
@@ -84,7 +94,8 @@ pub struct Producer {
     pub(super) pace: Option<Arc<Pace>>,
     compression: Mutex<Compression>,
     handoffs: Arc<Semaphore>,
-    lanes: Arc<Semaphore>,
+    lanes: Lanes,
+    door: Mutex<Door>,
     /// No more handoffs are begun.
     stopping: AtomicBool,
 }
@@ -93,7 +104,7 @@ impl Producer {
     /// A producer of the pages that the engine behind `host` computes.
     pub fn new(host: EngineHost, shape: Shape, member: Member, settings: ProducerSettings) -> Self {
         let handoffs = Arc::new(Semaphore::new(settings.concurrent_max as usize));
-        let lanes = Arc::new(Semaphore::new(settings.lanes_max));
+        let (lanes, door) = (Lanes::new(settings.lanes_max), Mutex::default());
         let pace = settings.pace.map(|(bytes_per_s, by)| Pace::new(bytes_per_s, by));
         let (clock, compression) = (Clock::start(), Mutex::new(Compression::new(settings.compress)));
         Self {
@@ -106,6 +117,7 @@ impl Producer {
             compression,
             handoffs,
             lanes,
+            door,
             stopping: AtomicBool::new(false),
         }
     }
@@ -121,7 +133,7 @@ impl Producer {
     ) {
         let tell: Tell = Arc::new(tell);
         tokio::pin!(stop);
-        let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
+        let mut is_short = false;
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => {
@@ -130,31 +142,67 @@ impl Producer {
                 }
                 accepted = port.0.accept() => accepted,
             };
-            // A connection that failed before it began is nobody's loss.
-            let Ok((tcp, _)) = accepted else { continue };
-            handshakes.retain(|handshake| !handshake.is_finished());
-            if handshakes.len() == HANDSHAKES_MAX
-                && let Some(oldest) = handshakes.pop_front()
-            {
-                oldest.abort();
+            match accepted {
+                Ok((tcp, from)) => {
+                    is_short = false;
+                    self.take_connection(tcp, from.ip(), &acceptor, &tell);
+                }
+                // A connection that failed before it began is nobody's loss.
+                Err(error) if is_of_the_peer(&error) => {}
+                Err(error) => {
+                    if !is_short {
+                        tell(ProducerNews::NoConnection(error));
+                    }
+                    is_short = true;
+                    self.end_a_silent_handshake();
+                    sleep(ACCEPT_PAUSE).await;
+                }
             }
-            let (producer, acceptor, tell) = (Arc::clone(&self), Arc::clone(&acceptor), Arc::clone(&tell));
-            let handshake = tokio::spawn(async move {
-                let lane = match acceptor.accept(tcp).await {
-                    Ok(lane) => lane,
-                    Err(error) => return tell(ProducerNews::LaneRefused(error)),
-                };
-                // Beyond the limit a lane is closed at once.
-                if let Ok(place) = Arc::clone(&producer.lanes).try_acquire_owned() {
-                    // In a task of its own, which is not ended with those whose handshake takes long.
-                    tokio::spawn(async move {
-                        Session::new(&producer, lane, tell).run().await;
-                        drop(place);
-                    });
+        }
+    }
+
+    /// Makes a lane of a connection, in a task of its own.
+    fn take_connection(self: &Arc<Self>, tcp: TcpStream, from: IpAddr, acceptor: &Arc<Acceptor>, tell: &Tell) {
+        let mut door = self.door();
+        let (number, evicted) = door.handshakes.begin(from);
+        if let Some(task) = evicted.and_then(|evicted| door.tasks.remove(&evicted)) {
+            task.abort();
+        }
+        let (producer, acceptor, tell) = (Arc::clone(self), Arc::clone(acceptor), Arc::clone(tell));
+        let handshake = tokio::spawn(async move {
+            let lane = acceptor.accept_telling(tcp, || producer.door().handshakes.greeted(number)).await;
+            let mut door = producer.door();
+            door.handshakes.end(number);
+            door.tasks.remove(&number);
+            let lane = match lane {
+                Ok(lane) => lane,
+                Err(error) => return tell(ProducerNews::LaneRefused(error)),
+            };
+            door.handshakes.admitted(from);
+            drop(door);
+            let place = producer.lanes.open(lane.peer().id);
+            // In a task of its own, which is not ended with those whose handshake takes long.
+            tokio::spawn(async move {
+                match place {
+                    Some(place) => Session::new(&producer, lane, place, tell).run().await,
+                    None => turn_away(&producer, lane).await,
                 }
             });
-            handshakes.push_back(handshake.abort_handle());
+        });
+        // Under the lock that it takes at its end: it cannot have ended before it is listed.
+        door.tasks.insert(number, handshake.abort_handle());
+    }
+
+    /// Gives the system a descriptor back, if a connection has one that sent nothing.
+    fn end_a_silent_handshake(&self) {
+        let mut door = self.door();
+        if let Some(task) = door.handshakes.end_silent().and_then(|silent| door.tasks.remove(&silent)) {
+            task.abort();
         }
+    }
+
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no handoff is under way.
@@ -166,6 +214,11 @@ impl Producer {
     /// Handoffs that are under way.
     pub fn busy(&self) -> usize {
         (self.settings.concurrent_max as usize).saturating_sub(self.handoffs.available_permits())
+    }
+
+    /// How long a lane may stand still.
+    pub(super) fn stall_limit(&self) -> Duration {
+        self.settings.stall_limit
     }
 
     pub(super) fn sender_settings(&self) -> SenderSettings {
@@ -254,4 +307,10 @@ impl Producer {
         })?;
         Ok(Work::new(answer, (plan, request.held_pages), nonce, requested, permit))
     }
+}
+
+/// True if a connection failed, and not the listening.
+fn is_of_the_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

@@ -9,9 +9,9 @@ use muser_wire::{
     CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
     Request, RequestError, Stats,
 };
-use tokio::io::AsyncReadExt;
 use tokio::time::{Interval, interval, timeout};
 
+use super::inbox::Inbox;
 use super::trust::TrustError;
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
 use crate::identity::NodeId;
@@ -26,8 +26,11 @@ const READ_BYTES: usize = 256 << 10;
 const TICK: Duration = Duration::from_millis(250);
 /// Handoffs that expired so long ago are forgotten when the ledger is full.
 const FORGET_MARGIN_MS: u64 = 60_000;
-/// Lanes that are kept open for the next handoff.
+/// Lanes that are kept open for the next handoff, and for how long. Producers keep them for twice as long.
 const IDLE_LANES: usize = 4;
+const IDLE_MAX: Duration = Duration::from_secs(300);
+/// The protocol's own end of a handoff says more, and comes within this time.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How a producer is asked.
 #[derive(Clone, Debug)]
@@ -36,7 +39,7 @@ pub struct RemoteSettings {
     pub address: Address,
     /// Whom to accept there.
     pub wanted: Wanted,
-    /// A handoff is given up if it takes longer.
+    /// A handoff is given up if it takes longer, from the decision to ask on.
     pub expires_in: Duration,
     /// A lane is given up if nothing comes for longer.
     pub stall_limit: Duration,
@@ -58,11 +61,12 @@ pub struct Remote {
 struct Link {
     lane: Lane,
     receiver: Receiver,
-    buffer: Box<[u8]>,
-    unread: Vec<u8>,
+    inbox: Inbox,
     unflushed: bool,
     clock: Clock,
     tick: Interval,
+    /// When it was last of use.
+    used: Instant,
 }
 
 /// What a handoff brought.
@@ -123,6 +127,12 @@ pub enum BringError {
     /// The lane, or what came through it, is wrong.
     #[error(transparent)]
     Failed(Failure),
+    /// It took too long, whatever it was that did.
+    #[error("the producer did not bring the pages within {} s", limit.as_secs_f64())]
+    Late {
+        /// The time for the whole.
+        limit: Duration,
+    },
     /// The producer is gone.
     #[error("the producer closed the lane")]
     Closed,
@@ -157,10 +167,28 @@ pub enum BringError {
 impl BringError {
     /// When to ask again, if the producer only has too much to do.
     pub fn busy_for(&self) -> Option<Duration> {
+        let busy = self.refusal().filter(|refuse| refuse.code == RefuseCode::Busy);
+        busy.map(|refuse| Duration::from_millis(refuse.retry_after_ms.into()))
+    }
+
+    /// True if the producer is well, and cannot take this request: it is of another model, or too long. That is no reason
+    /// to leave it alone.
+    pub fn is_unsuitable(&self) -> bool {
+        let refused =
+            self.refusal().is_some_and(|refuse| matches!(refuse.code, RefuseCode::TooLong | RefuseCode::Identity));
+        refused || self.is_too_long() || matches!(self, Self::Failed(Failure::Identity(_)))
+    }
+
+    /// True if a shorter prompt may be taken.
+    pub fn is_too_long(&self) -> bool {
+        let refused = self.refusal().is_some_and(|refuse| refuse.code == RefuseCode::TooLong);
+        refused || matches!(self, Self::TooLong)
+    }
+
+    /// The producer's words, if it refused the request or the lane.
+    fn refusal(&self) -> Option<&Refuse> {
         match self {
-            Self::Refused(refuse) if refuse.code == RefuseCode::Busy => {
-                Some(Duration::from_millis(refuse.retry_after_ms.into()))
-            }
+            Self::Refused(refuse) | Self::Failed(Failure::RefusedByPeer(refuse)) => Some(refuse),
             _ => None,
         }
     }
@@ -212,19 +240,30 @@ impl Remote {
         installation: &mut Installation,
         listener: &mut Listener<'_>,
     ) -> Result<Handoff, BringError> {
-        let began = Instant::now();
-        let kept = self.lock().pop();
+        let (began, limit) = (Instant::now(), self.settings.expires_in);
+        let asking = self.ask(installation, listener, began);
+        timeout(limit.saturating_add(GRACE), asking).await.unwrap_or(Err(BringError::Late { limit }))
+    }
+
+    /// Asks on a lane that was kept, or on a new one, having begun at a moment from which the time counts.
+    async fn ask(
+        &self,
+        installation: &mut Installation,
+        listener: &mut Listener<'_>,
+        began: Instant,
+    ) -> Result<Handoff, BringError> {
+        let kept = self.kept();
         let was_kept = kept.is_some();
         let mut link = match kept {
             Some(link) => link,
             None => self.connect().await?,
         };
-        let mut brought = self.bring_by(&mut link, installation, listener).await;
+        let mut brought = self.bring_by(&mut link, installation, listener, began).await;
         // A kept lane may have died since; a new one is tried once, as long as nothing has come.
         let died = matches!(brought, Err(BringError::Closed | BringError::Io(_)));
         if was_kept && died && installation.is_untouched() {
             link = self.connect().await?;
-            brought = self.bring_by(&mut link, installation, listener).await;
+            brought = self.bring_by(&mut link, installation, listener, began).await;
         }
         let (producer, node) = (link.lane.peer().name.as_str().to_owned(), link.lane.peer().id);
         // A producer that is in trouble, or about to end, may have a successor at the same address.
@@ -236,10 +275,18 @@ impl Remote {
         if usable && link.receiver.is_idle() && link.flush(self.settings.stall_limit).await.is_ok() {
             let mut idle = self.lock();
             if idle.len() < IDLE_LANES {
+                link.used = Instant::now();
                 idle.push(link);
             }
         }
         Ok(Handoff { producer, node, stats: brought?, held_pages: installation.held_pages(), elapsed: began.elapsed() })
+    }
+
+    /// The lane that was used last, unless that is so long ago that the producer may be about to end it.
+    fn kept(&self) -> Option<Link> {
+        let mut idle = self.lock();
+        idle.retain(|link| link.used.elapsed() <= IDLE_MAX);
+        idle.pop()
     }
 
     async fn connect(&self) -> Result<Link, BringError> {
@@ -253,9 +300,9 @@ impl Remote {
             pages_bytes_max: PAGES_BYTES_MAX,
             stall_limit_ms: milliseconds(self.settings.stall_limit),
         };
-        let receiver = Receiver::connect(settings, clock.now_ms());
-        let (buffer, unread, tick) = (vec![0; READ_BYTES].into(), Vec::new(), interval(TICK));
-        let mut link = Link { lane, receiver, buffer, unread, unflushed: false, clock, tick };
+        let receiver = Receiver::connect(settings, clock.now_ms()).admitting(lane.peer().id.0);
+        let (inbox, tick, used) = (Inbox::new(READ_BYTES), interval(TICK), Instant::now());
+        let mut link = Link { lane, receiver, inbox, unflushed: false, clock, tick, used };
         loop {
             match link.receiver.poll_event() {
                 Some(ReceiverEvent::Ready(_)) => return Ok(link),
@@ -272,6 +319,7 @@ impl Remote {
         link: &mut Link,
         installation: &mut Installation,
         listener: &mut Listener<'_>,
+        began: Instant,
     ) -> Result<Stats, BringError> {
         let node = link.lane.peer().id;
         if let Some(quarantine) = &self.quarantine
@@ -280,9 +328,10 @@ impl Remote {
             return Err(BringError::Quarantined(node));
         }
         let keys = self.member.keys_for(link.lane.peer())?;
-        let request = self.request(installation, keys.active.ok_or(BringError::NoKey)?)?;
+        let expires_in = self.settings.expires_in.saturating_sub(began.elapsed());
+        let request = self.request(installation, keys.active.ok_or(BringError::NoKey)?, expires_in)?;
         link.receiver.set_keys(keys.macs.clone());
-        let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(self.settings.expires_in));
+        let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(expires_in));
         let prompt_digest = digest_of(&request.tokens);
         let (key_id, nonce) = (request.key_id, request.nonce);
         link.receiver.request(request, link.clock.now_ms())?;
@@ -335,12 +384,12 @@ impl Remote {
         }
     }
 
-    fn request(&self, installation: &Installation, key_id: u32) -> Result<Request, BringError> {
+    fn request(&self, installation: &Installation, key_id: u32, expires_in: Duration) -> Result<Request, BringError> {
         Ok(Request {
             handoff: HandoffId(random::bytes()?),
             key_id,
             nonce: random::bytes()?,
-            expires_in_ms: u32::try_from(self.settings.expires_in.as_millis()).unwrap_or(u32::MAX),
+            expires_in_ms: u32::try_from(expires_in.as_millis()).unwrap_or(u32::MAX),
             held_pages: u32::try_from(installation.held_pages()).map_err(|_| BringError::TooLong)?,
             held_name: installation.held_name().map_or([0; 32], |name| *name.as_bytes()),
             codecs: Codecs::ALL,
@@ -389,17 +438,18 @@ impl Link {
 
     /// Moves what can be moved, in either direction, or lets time pass.
     async fn move_bytes(&mut self) -> Result<(), BringError> {
-        let taken = self.receiver.take_bytes(&self.unread, self.clock.now_ms());
-        self.unread.drain(..taken);
+        let taken = self.receiver.take_bytes(self.inbox.unread(), self.clock.now_ms());
+        self.inbox.took(taken);
         if taken > 0 {
             return Ok(());
         }
         let output = self.receiver.output();
         let (mut reading, mut writing) = tokio::io::split(&mut self.lane);
         tokio::select! {
-            read = reading.read(&mut self.buffer) => match read.map_err(BringError::Io)? {
-                0 => return Err(BringError::Closed),
-                bytes => self.unread.extend_from_slice(&self.buffer[..bytes]),
+            read = self.inbox.fill(&mut reading), if self.inbox.is_empty() => match read {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(BringError::Closed),
+                Err(error) => return Err(BringError::Io(error)),
             },
             pushed = push(&mut writing, output), if !output.is_empty() || self.unflushed => {
                 let bytes = pushed.map_err(BringError::Io)?;

@@ -13,19 +13,21 @@ use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Request, Sender, SenderEvent, SenderTimes,
     Sent,
 };
-use tokio::io::{AsyncReadExt, split};
+use tokio::io::{AsyncWriteExt, split};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
-use tokio::time::{interval, sleep};
+use tokio::time::{interval, sleep, timeout};
 
 use super::compression::Flow;
+use super::inbox::Inbox;
+use super::lanes::Place;
 use super::producer::{Producer, Tell};
 use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
 use super::trust::{Keys, TrustError};
 use super::{Clock, FRAME_BYTES, push, socket};
 use crate::accounting::SendAccount;
-use crate::lane::Lane;
+use crate::lane::{Lane, linger};
 use crate::pacing::LanePace;
 
 /// Bytes that are read at once.
@@ -37,6 +39,8 @@ const UNSENT_BYTES: u32 = 512 << 10;
 const UNSENT_BYTES_MIN: u32 = 32 << 10;
 /// How often time is looked at while nothing happens.
 const TICK: Duration = Duration::from_millis(500);
+/// How long a node that is turned away may take to hear it.
+const TURN_AWAY_LIMIT: Duration = Duration::from_secs(5);
 /// A refused receiver may try again after this.
 const RETRY_MS: u32 = 1000;
 
@@ -45,6 +49,8 @@ pub(super) struct Session<'a> {
     producer: &'a Producer,
     tell: Tell,
     lane: Lane,
+    place: Place,
+    inbox: Inbox,
     pace: Option<LanePace>,
     clock: Clock,
     sender: Sender,
@@ -90,45 +96,56 @@ enum Outgoing {
 
 /// What a lane's loop waits for.
 enum Happened {
-    Read(io::Result<usize>),
+    Read(io::Result<()>),
     Pushed(io::Result<usize>),
     Waited,
     News(Option<News>),
     Tick,
+    /// The place is needed for another lane.
+    Ended,
 }
 
 impl<'a> Session<'a> {
     /// A lane on which nothing was said yet.
-    pub(super) fn new(producer: &'a Producer, lane: Lane, tell: Tell) -> Self {
+    pub(super) fn new(producer: &'a Producer, lane: Lane, place: Place, tell: Tell) -> Self {
         let clock = Clock::start();
         let pace = producer.pace.as_ref().map(|pace| pace.lane());
         let in_10_ms = producer.pace.as_ref().map_or(u64::MAX, |pace| pace.bytes_per_s() / 100);
         let unsent_bytes = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
         socket::watch(&lane);
         socket::bound_unsent(&lane, unsent_bytes);
-        let sender = Sender::new(producer.sender_settings(), clock.now_ms());
-        let (packer, keys, work) = (PagePacker::default(), None, None);
-        Self { producer, tell, lane, pace, clock, sender, packer, unsent_bytes, keys, work, unflushed: false }
+        let sender = Sender::new(producer.sender_settings(), clock.now_ms()).admitting(lane.peer().id.0);
+        let (inbox, packer, keys, work) = (Inbox::new(READ_BYTES), PagePacker::default(), None, None);
+        Self {
+            producer,
+            tell,
+            lane,
+            place,
+            inbox,
+            pace,
+            clock,
+            sender,
+            packer,
+            unsent_bytes,
+            keys,
+            work,
+            unflushed: false,
+        }
     }
 
     /// The lane to its end. Whatever is under way then is given up.
     pub(super) async fn run(mut self) {
-        let (mut buffer, mut unread, mut tick) = (vec![0; READ_BYTES], Vec::new(), interval(TICK));
+        let (mut tick, mut closed_at) = (interval(TICK), None);
         loop {
-            if !unread.is_empty() && self.work.is_none() {
-                // It may be a request. If there are no keys, that is said when it has been read.
-                let _ = self.renew_keys();
-            }
-            let taken = self.sender.take_bytes(&unread, self.clock.now_ms());
-            unread.drain(..taken);
-            while let Some(event) = self.sender.poll_event() {
-                if self.hear(event).await.is_break() {
-                    return;
-                }
+            if self.take().await.is_break() {
+                return;
             }
             let has_more_to_say = self.say();
-            if self.sender.is_closed() && self.has_kernel_all() {
-                return;
+            if self.sender.is_closed() {
+                let closed_at = *closed_at.get_or_insert_with(Instant::now);
+                if self.has_kernel_all() || closed_at.elapsed() > self.producer.stall_limit() {
+                    return;
+                }
             }
             let wait = self.keep_pace();
             let happened = {
@@ -137,16 +154,23 @@ impl<'a> Session<'a> {
                 let output = &output[..output.len().min(WRITE_BYTES)];
                 let may_push = wait.is_zero() && (!output.is_empty() || self.unflushed);
                 tokio::select! {
-                    read = reading.read(&mut buffer), if !self.sender.is_closed() => Happened::Read(read),
+                    // Not before everything was taken: what a peer sends waits with the kernel, and then with the peer.
+                    read = self.inbox.fill(&mut reading), if self.inbox.is_empty() && !self.sender.is_closed() => Happened::Read(read),
                     pushed = push(&mut writing, output), if may_push => Happened::Pushed(pushed),
                     () = sleep(wait), if !wait.is_zero() => Happened::Waited,
                     () = yield_now(), if has_more_to_say => Happened::Waited,
                     news = next_news(&mut self.work) => Happened::News(news),
                     _ = tick.tick() => Happened::Tick,
+                    () = self.place.is_needed() => Happened::Ended,
                 }
             };
             match happened {
-                Happened::Read(Ok(bytes)) if bytes > 0 => unread.extend_from_slice(&buffer[..bytes]),
+                Happened::Read(Ok(())) => {
+                    if self.work.is_none() {
+                        // It may be a request. If there are no keys, that is said when it has been read.
+                        let _ = self.renew_keys();
+                    }
+                }
                 Happened::Pushed(Ok(bytes)) => {
                     self.sender.output_sent(bytes, self.clock.now_ms());
                     self.unflushed = bytes > 0;
@@ -156,15 +180,35 @@ impl<'a> Session<'a> {
                 }
                 Happened::Waited => {}
                 // The peer has left, and everything with it.
-                Happened::Read(_) | Happened::Pushed(Err(_)) => return,
+                Happened::Read(Err(_)) | Happened::Pushed(Err(_)) | Happened::Ended => return,
                 Happened::News(news) => self.heed(news),
                 Happened::Tick => {
                     self.sender.tick(self.clock.now_ms());
+                    if self.work.is_none() && self.place.is_forgotten(Instant::now()) {
+                        return;
+                    }
                     // A long chunk, or a place in the engine's queue, is no silence.
                     if self.work.is_some() {
                         self.sender.ping(0);
                     }
                 }
+            }
+        }
+    }
+
+    /// Takes what was read, frame by frame, until all is taken or the rest has to wait.
+    async fn take(&mut self) -> ControlFlow<()> {
+        loop {
+            let taken = self.sender.take_bytes(self.inbox.unread(), self.clock.now_ms());
+            self.inbox.took(taken);
+            while let Some(event) = self.sender.poll_event() {
+                self.hear(event).await?;
+            }
+            if self.work.is_none() {
+                self.place.rest();
+            }
+            if taken == 0 || self.inbox.is_empty() {
+                return ControlFlow::Continue(());
             }
         }
     }
@@ -219,6 +263,8 @@ impl<'a> Session<'a> {
             return ControlFlow::Break(());
         }
         match event {
+            // The place was given to another lane just now.
+            SenderEvent::Request(_) if !self.place.begin() => return ControlFlow::Break(()),
             SenderEvent::Request(request) => match self.begin(&request).await {
                 Ok(begun) => {
                     // What was sent before counts no more.
@@ -379,6 +425,15 @@ impl Work {
             _permit: permit,
         }
     }
+}
+
+/// Tells a node that it has lanes enough, and ends the one that it opened.
+pub(super) async fn turn_away(producer: &Producer, mut lane: Lane) {
+    let mut sender = Sender::new(producer.sender_settings(), 0);
+    sender.turn_away(RefuseCode::Busy, RETRY_MS, "all lanes that this node may have are busy");
+    // It hears it or not.
+    let _ = timeout(TURN_AWAY_LIMIT, lane.write_all(sender.output())).await;
+    linger(lane).await;
 }
 
 /// The engine's next word on the handoff under way, once its last one was passed on; never, if there is none to wait for.

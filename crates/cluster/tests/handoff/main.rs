@@ -7,6 +7,7 @@ mod corruption;
 mod delta;
 mod disconnects;
 mod failures;
+mod hostile;
 mod middle;
 mod models;
 mod pace;

@@ -1,11 +1,11 @@
 //! A man in the middle who ends both encryptions: he reads every frame, and sends on what he likes, with checksums that fit.
 //!
-//! He has certificates of the cluster, so that neither end refuses him, but no MAC key.
+//! He has the certificates of both ends, or only one of his own, and no MAC key.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use muser_cluster::identity::{Role, Roles};
+use muser_cluster::identity::{ClusterFolder, Role};
 use muser_cluster::lane::{Acceptor, Connector, Lane, Wanted};
 use muser_wire::{Frame, FrameKind, FrameReader, Limits, write_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
@@ -39,13 +39,24 @@ pub fn honest(_: From, kind: FrameKind, body: &[u8]) -> Vec<Content> {
     vec![(kind, body.to_vec())]
 }
 
-/// Stands between decoders and the producer at `producer`; the address at which he is taken for it.
+/// Stands between decoders and the producer at `producer`, with the certificates of the nodes of these names, which he has
+/// stolen; the address at which he is taken for it.
 pub async fn stand_between(cluster: &Cluster, producer: SocketAddr, meddler: impl Meddler + 'static) -> SocketAddr {
-    let (folder, identity) = cluster.node("middle", Roles::Both, &cluster.keys);
-    let settings = cluster.lane_settings(&folder);
+    let stolen = (cluster.folder("producer"), cluster.folder("decoder"));
+    stand_between_as(cluster, producer, stolen, meddler).await
+}
+
+/// Stands between decoders and the producer at `producer`, with the certificates of two folders: of the first for decoders,
+/// of the second for the producer.
+pub async fn stand_between_as(
+    cluster: &Cluster,
+    producer: SocketAddr,
+    (near, far): (ClusterFolder, ClusterFolder),
+    meddler: impl Meddler + 'static,
+) -> SocketAddr {
     let decoders = Wanted { role: Role::Decoder, id: None };
-    let acceptor = Acceptor::new(&identity, settings.clone(), decoders).unwrap();
-    let connector = Connector::new(&identity, settings).unwrap();
+    let acceptor = Acceptor::new(&near.load_identity().unwrap(), cluster.lane_settings(&near), decoders).unwrap();
+    let settings = cluster.lane_settings(&near);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let meddler: Arc<Mutex<dyn Meddler>> = Arc::new(Mutex::new(meddler));
@@ -53,6 +64,7 @@ pub async fn stand_between(cluster: &Cluster, producer: SocketAddr, meddler: imp
         loop {
             let (tcp, _) = listener.accept().await.unwrap();
             let near = acceptor.accept(tcp).await.unwrap();
+            let connector = Connector::new(&far.load_identity().unwrap(), settings.clone()).unwrap();
             let far = connector.connect(producer, Wanted { role: Role::Producer, id: None }).await.unwrap();
             let ((from_near, to_near), (from_far, to_far)) = (split(near), split(far));
             let meddlers = (Arc::clone(&meddler), Arc::clone(&meddler));

@@ -191,7 +191,19 @@ impl Cluster {
         (keys, stall_limit): (&KeyRing, Duration),
     ) -> Remote {
         let (folder, _) = self.node(name, Roles::Decoder, keys);
-        self.remote_of(&folder, machine, address, (keys, stall_limit))
+        self.remote_of(&folder, machine, address, (keys, stall_limit, Duration::from_secs(60)))
+    }
+
+    /// One that gives a handoff up after so long.
+    pub fn remote_that_expires(
+        &self,
+        name: &str,
+        machine: &Machine,
+        address: SocketAddr,
+        expires_in: Duration,
+    ) -> Remote {
+        let (folder, _) = self.node(name, Roles::Decoder, &self.keys);
+        self.remote_of(&folder, machine, address, (&self.keys, Duration::from_secs(60), expires_in))
     }
 
     /// A door as of another run of a decoder that was there before.
@@ -199,7 +211,7 @@ impl Cluster {
         let folder = ClusterFolder::new(self.root.join(name));
         // The run before may still be writing the entry of a handoff that it has given up.
         wait_until("the ledger is free", || FolderStorage::open(&folder.ledger()).is_ok()).await;
-        self.remote_of(&folder, machine, address, (&self.keys, Duration::from_secs(60)))
+        self.remote_of(&folder, machine, address, (&self.keys, Duration::from_secs(60), Duration::from_secs(60)))
     }
 
     fn remote_of(
@@ -207,19 +219,15 @@ impl Cluster {
         folder: &ClusterFolder,
         machine: &Machine,
         address: SocketAddr,
-        (keys, stall_limit): (&KeyRing, Duration),
+        (keys, stall_limit, expires_in): (&KeyRing, Duration, Duration),
     ) -> Remote {
         let identity = folder.load_identity().unwrap();
         let connector = Arc::new(Connector::new(&identity, self.lane_settings(folder)).unwrap());
         let member = member(folder, &identity, keys, &machine.shape);
         let storage = FolderStorage::open(&folder.ledger()).unwrap();
         let ledger = Arc::new(Ledger::open(storage, 1 << 16).unwrap());
-        let settings = RemoteSettings {
-            address,
-            wanted: Wanted { role: Role::Producer, id: None },
-            expires_in: Duration::from_secs(60),
-            stall_limit,
-        };
+        let settings =
+            RemoteSettings { address, wanted: Wanted { role: Role::Producer, id: None }, expires_in, stall_limit };
         Remote::new(connector, (machine.shape.clone(), member), ledger, clock(), settings)
     }
 }
