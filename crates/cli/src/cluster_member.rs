@@ -140,7 +140,8 @@ pub fn shape(
     kv: KvLayout,
     context: usize,
 ) -> Result<(Shape, [u8; 32]), Failure> {
-    let (digest, _) = FileDigest::load_or_compute(files).map_err(|reason| Failure::Handoff(reason.to_string()))?;
+    let (digest, _) =
+        FileDigest::load_or_compute(files, SystemTime::now()).map_err(|reason| Failure::Handoff(reason.to_string()))?;
     let identity = Identity::new(&digest, model.config(), kv);
     let shape = Shape::new(model.cache_spec(kv, context)?, identity);
     Ok((shape.map_err(|reason| Failure::Handoff(reason.to_string()))?, identity.digest().0))

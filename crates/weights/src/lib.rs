@@ -20,6 +20,7 @@
 //! ```
 
 pub mod digest;
+mod file_state;
 pub mod gguf;
 mod mapped_file;
 pub mod testing;

@@ -9,13 +9,14 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
-use std::time::SystemTime;
+
+use crate::file_state::FileState;
 
 /// A whole file as bytes, paged in when touched.
 #[derive(Debug)]
 pub struct MappedFile {
     map: memmap2::Mmap,
-    modified: Option<SystemTime>,
+    state: FileState,
 }
 
 impl MappedFile {
@@ -30,12 +31,12 @@ impl MappedFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = File::open(path)?;
-        let modified = file.metadata()?.modified().ok();
+        let state = FileState::of(&file.metadata()?);
         // SAFETY: the map is private to this struct and only ever read. The one duty left, that nobody truncates or
         // rewrites the file meanwhile, is passed on to the user by the documentation of this module: it cannot be
         // enforced, and breaking it ends in SIGBUS or in changed weights, not in a dangling pointer.
         let map = unsafe { memmap2::Mmap::map(&file)? };
-        Ok(Self { map, modified })
+        Ok(Self { map, state })
     }
 
     /// Says that `range` will not be read for a while: its pages leave this process's resident memory and come back from
@@ -44,9 +45,9 @@ impl MappedFile {
         release(&self.map, range);
     }
 
-    /// When the file was last written, as of opening; `None` where the file system does not say.
-    pub fn modified(&self) -> Option<SystemTime> {
-        self.modified
+    /// State of the file when it was opened.
+    pub(crate) fn state(&self) -> FileState {
+        self.state
     }
 }
 

@@ -6,6 +6,7 @@ use common::{Raw, everything};
 use muser_weights::digest::{Digest, DigestError, DigestSource, FileDigest};
 use muser_weights::gguf::{ModelFiles, TensorType};
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -96,6 +97,10 @@ struct OnDisk {
     folder: tempfile::TempDir,
 }
 
+fn later() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(100)
+}
+
 const LONG_AGO: Duration = Duration::from_nanos(1_000_000_000_123_456_789);
 
 impl OnDisk {
@@ -118,8 +123,13 @@ impl OnDisk {
         File::options().write(true).open(self.model()).unwrap().set_modified(modified).unwrap();
     }
 
+    /// The digest, at a time when every write is long ago.
     fn digest(&self) -> (FileDigest, DigestSource) {
-        FileDigest::load_or_compute(&ModelFiles::open(&self.model()).unwrap()).unwrap()
+        self.digest_at(later())
+    }
+
+    fn digest_at(&self, now: SystemTime) -> (FileDigest, DigestSource) {
+        FileDigest::load_or_compute(&ModelFiles::open(&self.model()).unwrap(), now).unwrap()
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -143,13 +153,19 @@ fn the_cache_file_is_laid_out_as_documented() {
     let disk = OnDisk::new();
     let (digest, _) = disk.digest();
     let model = everything();
-    let mut expected = b"MUSERDIG\x01\0\0\0\x01\0\0\0".to_vec();
+    let state = fs::metadata(disk.model()).unwrap();
+    let mut expected = b"MUSERDIG\x02\0\0\0\x01\0\0\0".to_vec();
     expected.extend_from_slice(&(model.len() as u64).to_le_bytes());
     expected.extend_from_slice(&1_000_000_000_123_456_789i128.to_le_bytes());
+    let changed = i128::from(state.ctime()) * 1_000_000_000 + i128::from(state.ctime_nsec());
+    expected.extend_from_slice(&changed.to_le_bytes());
+    expected.extend_from_slice(&state.dev().to_le_bytes());
+    expected.extend_from_slice(&state.ino().to_le_bytes());
     // The tensors take 64, 64 and 168 bytes at the end.
     expected.extend_from_slice(blake3::hash(&model[..model.len() - 296]).as_bytes());
+    expected.extend_from_slice(samples(&model).as_bytes());
     expected.extend_from_slice(&digest.tensors.0);
-    expected.extend_from_slice(&blake3::derive_key("muser 2026 digest cache, version 1", &expected));
+    expected.extend_from_slice(&blake3::derive_key("muser 2026 digest cache, version 2", &expected));
     assert_eq!(fs::read(disk.cache()).unwrap(), expected);
 }
 
@@ -177,6 +193,68 @@ fn a_cache_of_another_length_time_or_header_is_stale() {
     disk.digest();
     disk.write(&renamed(), UNIX_EPOCH + LONG_AGO);
     assert_eq!(disk.digest(), (digest_of(renamed()), DigestSource::Computed));
+}
+
+/// A change of the last byte of the last tensor, under the same length, header and time of modification.
+fn with_another_weight() -> Vec<u8> {
+    let mut bytes = everything();
+    *bytes.last_mut().unwrap() ^= 1;
+    bytes
+}
+
+#[test]
+fn equal_times_and_lengths_do_not_hide_that_a_file_was_written_or_replaced() {
+    for time in [UNIX_EPOCH, UNIX_EPOCH + LONG_AGO] {
+        let disk = OnDisk::new();
+        disk.write(&everything(), time);
+        assert_eq!(disk.digest(), (digest_of(everything()), DigestSource::Computed));
+        assert_eq!(disk.digest().1, DigestSource::Cache);
+        disk.write(&with_another_weight(), time);
+        assert_eq!(disk.digest(), (digest_of(with_another_weight()), DigestSource::Computed), "written in place");
+        let aside = disk.folder.path().join("aside");
+        fs::write(&aside, everything()).unwrap();
+        File::options().write(true).open(&aside).unwrap().set_modified(time).unwrap();
+        fs::rename(&aside, disk.model()).unwrap();
+        assert_eq!(disk.digest(), (digest_of(everything()), DigestSource::Computed), "replaced");
+    }
+}
+
+/// The digest over both ends of every tensor.
+fn samples(model: &[u8]) -> blake3::Hash {
+    let files = ModelFiles::from_bytes(model.to_vec()).unwrap();
+    let mut tensors: Vec<_> = files.tensors().collect();
+    tensors.sort_by_key(|tensor| tensor.name().to_owned());
+    let mut ends = blake3::Hasher::new();
+    for tensor in tensors {
+        let bytes = tensor.bytes().unwrap();
+        ends.update(&bytes[..bytes.len().min(2048)]).update(&bytes[bytes.len().saturating_sub(2048)..]);
+    }
+    ends.finalize()
+}
+
+#[test]
+fn a_file_whose_tensors_begin_or_end_otherwise_is_another_even_if_the_file_system_says_that_it_is_not() {
+    let disk = OnDisk::new();
+    let (digest, _) = disk.digest();
+    // What the file system would say if its clock had been set back: the cache is of this very state.
+    let mut cache = fs::read(disk.cache()).unwrap();
+    disk.write(&with_another_weight(), UNIX_EPOCH + LONG_AGO);
+    let state = fs::metadata(disk.model()).unwrap();
+    let changed = i128::from(state.ctime()) * 1_000_000_000 + i128::from(state.ctime_nsec());
+    cache[40..56].copy_from_slice(&changed.to_le_bytes());
+    let sealed = |cache: &mut Vec<u8>| {
+        cache.truncate(16 + 88 + 64);
+        let checksum = blake3::derive_key("muser 2026 digest cache, version 2", cache);
+        cache.extend_from_slice(&checksum);
+    };
+    sealed(&mut cache);
+    fs::write(disk.cache(), &cache).unwrap();
+    assert_eq!(disk.digest(), (digest_of(with_another_weight()), DigestSource::Computed));
+    // With the right samples it would be believed, so that it was they that told.
+    cache[16 + 88..][..32].copy_from_slice(samples(&with_another_weight()).as_bytes());
+    sealed(&mut cache);
+    fs::write(disk.cache(), &cache).unwrap();
+    assert_eq!(disk.digest(), (digest, DigestSource::Cache));
 }
 
 #[test]
@@ -216,7 +294,11 @@ fn where_no_cache_can_be_written_the_digest_is_only_computed() {
 fn a_file_modified_just_now_is_not_cached_because_its_time_could_not_tell_the_next_change() {
     let disk = OnDisk::new();
     disk.write(&everything(), SystemTime::now());
-    assert_eq!(disk.digest().1, DigestSource::Computed);
+    assert_eq!(disk.digest_at(SystemTime::now()).1, DigestSource::Computed);
+    assert_eq!(disk.files(), [disk.model()]);
+    // It says that it was modified long ago, but it was not.
+    disk.write(&everything(), UNIX_EPOCH);
+    assert_eq!(disk.digest_at(SystemTime::now()).1, DigestSource::Computed);
     assert_eq!(disk.files(), [disk.model()]);
     disk.write(&everything(), SystemTime::now() + Duration::from_secs(1000));
     assert_eq!(disk.digest().1, DigestSource::Computed);
@@ -229,14 +311,17 @@ fn a_file_replaced_while_it_was_read_is_not_cached() {
     let files = ModelFiles::open(&disk.model()).unwrap();
     fs::remove_file(disk.model()).unwrap();
     disk.write(&everything(), UNIX_EPOCH + LONG_AGO + Duration::from_secs(1));
-    assert_eq!(FileDigest::load_or_compute(&files).unwrap(), (digest_of(everything()), DigestSource::Computed));
+    assert_eq!(
+        FileDigest::load_or_compute(&files, later()).unwrap(),
+        (digest_of(everything()), DigestSource::Computed)
+    );
     assert!(!disk.cache().exists());
 }
 
 #[test]
 fn a_model_in_memory_leaves_no_cache() {
     let files = ModelFiles::from_bytes(everything()).unwrap();
-    assert_eq!(FileDigest::load_or_compute(&files).unwrap().1, DigestSource::Computed);
+    assert_eq!(FileDigest::load_or_compute(&files, later()).unwrap().1, DigestSource::Computed);
     assert!(!Path::new(".muser-digest").exists());
 }
 

@@ -3,6 +3,7 @@
 //! A file that cannot be run is still described; only one that cannot be read is an error.
 
 use std::io::{self, Write};
+use std::time::SystemTime;
 
 use muser_engine::load_tokenizer;
 use muser_kv::{KvLayout, LayoutError, PageLayout};
@@ -66,7 +67,7 @@ struct KvBytes {
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let files = model::open(args.model.as_deref(), &args.hub)?;
     let config = read_config(&files.metadata());
-    let digest = FileDigest::load_or_compute(&files).map(|(digest, _)| digest);
+    let digest = FileDigest::load_or_compute(&files, SystemTime::now()).map(|(digest, _)| digest);
     let mut report = describe(&files);
     match &config {
         Ok(config) => {

@@ -1,17 +1,19 @@
 //! The cache file beside a model, so that 17 GB are not read at every start.
 //!
-//! All integers are little-endian.
+//! All integers are little-endian; times are in ns since 1970.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `MUSERDIG` |
-//! | 8 | 4 | version of this format, 1 |
+//! | 8 | 4 | version of this format, 2 |
 //! | 12 | 4 | n, the number of files of the model |
-//! | 16 | 56 n | per file: length (8), time of modification in ns since 1970 (16, signed), BLAKE3 of its header (32) |
-//! | 16 + 56 n | 32 | digest of the tensors |
-//! | 48 + 56 n | 32 | checksum: BLAKE3, context `muser 2026 digest cache, version 1`, of everything before |
+//! | 16 | 88 n | per file: length (8), time of modification (16, signed), time of change (16, signed), device (8), inode (8), BLAKE3 of its header (32) |
+//! | 16 + 88 n | 32 | BLAKE3 of the first and the last 2048 bytes of each tensor, sorted by name |
+//! | 48 + 88 n | 32 | digest of the tensors |
+//! | 80 + 88 n | 32 | checksum: BLAKE3, context `muser 2026 digest cache, version 2`, of everything before |
 
 use super::Digest;
+use crate::file_state::FileState;
 use crate::gguf::ModelFiles;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,34 +21,43 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const CHECKSUM_CONTEXT: &str = "muser 2026 digest cache, version 1";
-/// A file modified this recently may be modified again without its time changing: the coarsest clock of a file system in
+const CHECKSUM_CONTEXT: &str = "muser 2026 digest cache, version 2";
+/// Bytes at each end of a tensor that are read at every start.
+const SAMPLE_BYTES: usize = 2048;
+/// A file changed this recently may be changed again without its time changing: the coarsest clock of a file system in
 /// use ticks every two seconds.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Where a model's cache file is and what it must begin with to be believed.
 pub(super) struct Cache<'a> {
     files: &'a ModelFiles,
+    now: SystemTime,
     path: PathBuf,
     /// The file up to the digest.
     begin: Vec<u8>,
 }
 
 impl<'a> Cache<'a> {
-    /// The cache of a model on disk; `None` for one in memory or on a file system without times of modification.
-    pub(super) fn of(files: &'a ModelFiles) -> Option<Self> {
+    /// The cache of a model on disk; `None` for one in memory, or where the system does not tell when a file was changed.
+    pub(super) fn of(files: &'a ModelFiles, now: SystemTime) -> Option<Self> {
         let first = files.paths().next().filter(|path| !path.as_os_str().is_empty())?;
         let mut name = OsString::from(first);
         name.push(".muser-digest");
         let mut begin = b"MUSERDIG".to_vec();
-        begin.extend_from_slice(&1u32.to_le_bytes());
+        begin.extend_from_slice(&2u32.to_le_bytes());
         begin.extend_from_slice(&u32::try_from(files.paths().len()).ok()?.to_le_bytes());
         for stamp in files.stamps() {
-            begin.extend_from_slice(&stamp.bytes.to_le_bytes());
-            begin.extend_from_slice(&nanoseconds(stamp.modified?).to_le_bytes());
+            let FileState { bytes, modified, change } = stamp.state?;
+            let change = change?;
+            begin.extend_from_slice(&bytes.to_le_bytes());
+            begin.extend_from_slice(&nanoseconds(modified?).to_le_bytes());
+            begin.extend_from_slice(&change.at_ns.to_le_bytes());
+            begin.extend_from_slice(&change.device.to_le_bytes());
+            begin.extend_from_slice(&change.inode.to_le_bytes());
             begin.extend_from_slice(blake3::hash(stamp.header).as_bytes());
         }
-        Some(Self { files, path: name.into(), begin })
+        begin.extend_from_slice(samples(files).as_bytes());
+        Some(Self { files, now, path: name.into(), begin })
     }
 
     /// The digest in the cache file, if that is whole and of this model as it is now.
@@ -84,16 +95,29 @@ impl<'a> Cache<'a> {
         content
     }
 
-    /// Whether every file still has the length and time it was opened with, and that time is long enough ago.
+    /// Whether every file still is in the state in which it was opened, and has been for long enough.
     fn is_settled(&self) -> bool {
-        let now = SystemTime::now();
         self.files.paths().zip(self.files.stamps()).all(|(path, stamp)| {
-            let unchanged = fs::metadata(path)
-                .is_ok_and(|found| found.len() == stamp.bytes && found.modified().ok() == stamp.modified);
-            let age = stamp.modified.and_then(|modified| now.duration_since(modified).ok());
-            unchanged && age.is_some_and(|age| age >= SETTLED_AFTER)
+            let unchanged = fs::metadata(path).is_ok_and(|found| Some(FileState::of(&found)) == stamp.state);
+            let modified = stamp.state.and_then(|state| state.modified);
+            let changed = stamp.state.and_then(|state| state.change).map(|change| change.at_ns);
+            let times = [modified.map(nanoseconds), changed];
+            let now = nanoseconds(self.now);
+            let age = SETTLED_AFTER.as_nanos().cast_signed();
+            unchanged && times.into_iter().all(|time| time.is_some_and(|time| now - time >= age))
         })
     }
+}
+
+/// Digest of both ends of every tensor: enough to notice another model of the same shape, and a small tensor whole.
+fn samples(files: &ModelFiles) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for tensor in files.tensors_by_name() {
+        let bytes = tensor.bytes().unwrap_or_default();
+        hasher.update(&bytes[..bytes.len().min(SAMPLE_BYTES)]);
+        hasher.update(&bytes[bytes.len().saturating_sub(SAMPLE_BYTES)..]);
+    }
+    hasher.finalize()
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {

@@ -30,6 +30,7 @@ mod cache;
 
 use crate::gguf::{ModelFiles, TensorType};
 use std::fmt;
+use std::time::SystemTime;
 
 const TENSORS_CONTEXT: &str = "muser 2026 digest of tensors, version 1";
 const TOKENIZER_CONTEXT: &str = "muser 2026 digest of tokenizer, version 1";
@@ -83,15 +84,18 @@ impl FileDigest {
     /// digest.
     ///
     /// The cache file is that of the first shard with `.muser-digest` appended to its name. It is believed if it is whole
-    /// and was made for files of the same lengths, times of modification to the nanosecond, and headers (metadata and
-    /// directory). Tensor data rewritten in place with the time set back is the one change that goes unnoticed. A cache
-    /// that is absent, damaged or stale is written anew; where that is not possible, or a file was modified too recently
-    /// for its time to tell the next change, the digest is only computed.
+    /// and was made for files of the same lengths, times of modification and of change to the nanosecond, devices, inodes,
+    /// headers (metadata and directory), and first and last 2048 bytes of every tensor. Setting the time of modification
+    /// back is itself a change, so that equal times of packages and images tell nothing. What goes unnoticed are bytes
+    /// within a tensor that change without the file system's knowledge: with the machine's clock set back, beneath the file
+    /// system, or where a network file system tells stale times. A cache that is absent, damaged or stale is written anew;
+    /// where that is not possible, where the system has no time of change, or where a file was changed less than two
+    /// seconds before `now`, so that its time may not tell the next change, the digest is only computed.
     ///
     /// # Errors
     /// If the size of a tensor's type is not known. Never because of the cache.
-    pub fn load_or_compute(files: &ModelFiles) -> Result<(Self, DigestSource), DigestError> {
-        let cache = cache::Cache::of(files);
+    pub fn load_or_compute(files: &ModelFiles, now: SystemTime) -> Result<(Self, DigestSource), DigestError> {
+        let cache = cache::Cache::of(files, now);
         if let Some(tensors) = cache.as_ref().and_then(cache::Cache::load) {
             return Ok((Self { tensors, tokenizer: of_tokenizer(files) }, DigestSource::Cache));
         }

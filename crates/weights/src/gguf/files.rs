@@ -5,11 +5,11 @@ use super::metadata::{Metadata, MetadataError};
 use super::parse::{Directory, Gguf};
 use super::split::{SplitError, SplitKeys};
 use super::tensor::{Record, Tensor, TensorError, Weight};
+use crate::file_state::FileState;
 use crate::mapped_file::MappedFile;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// An opened model. Metadata is that of the first file; tensors are those of all files.
 #[derive(Debug)]
@@ -59,10 +59,8 @@ pub enum OpenError {
 
 /// The state of a file when it was opened.
 pub(crate) struct Stamp<'a> {
-    /// Length of the file.
-    pub(crate) bytes: u64,
-    /// When it was last written, where the file system says.
-    pub(crate) modified: Option<SystemTime>,
+    /// What the file system says of it; `None` for one in memory.
+    pub(crate) state: Option<FileState>,
     /// Everything before the data section.
     pub(crate) header: &'a [u8],
 }
@@ -178,9 +176,8 @@ impl ModelFiles {
     /// What tells one state of each file from another without reading it whole, the first shard first.
     pub(crate) fn stamps(&self) -> impl Iterator<Item = Stamp<'_>> {
         self.shards.iter().map(|shard| Stamp {
-            bytes: shard.source.len() as u64,
-            modified: match &shard.source {
-                Source::Mapped(map) => map.modified(),
+            state: match &shard.source {
+                Source::Mapped(map) => Some(map.state()),
                 Source::Memory(_) => None,
             },
             header: &shard.source[..shard.directory.data_at.min(shard.source.len())],
