@@ -4,6 +4,7 @@
 //! under way end; a second one, or one while the model is loaded, ends the process at once.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
