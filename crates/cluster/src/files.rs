@@ -1,9 +1,19 @@
-//! Files of the cluster folder: written whole or not at all, and secrets that only their owner reads.
+//! Files of the cluster folder: one way to read them and one to write them.
+//!
+//! Nothing else writes there, so whatever several processes do at a time, no change is lost and no reader sees half of one.
+//!
+//! - `held` takes the folder's lock, and writes whole files: aside, synced, renamed.
+//! - `permissions` refuses files that somebody else may write, and secrets that somebody else may read.
+
+mod held;
+mod permissions;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+pub(crate) use held::hold;
 
 /// Far above every file of a cluster folder but the ledger.
 const BYTES_MAX: u64 = 4 << 20;
@@ -24,6 +34,12 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
+    /// A pipe, a folder or a device, which may never end or never begin.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// A secret that others can read is none.
     #[error("{} holds a secret, but has mode {mode:03o}: only its owner may use it, and at most its group read it", path.display())]
     TooOpen {
@@ -32,13 +48,52 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Others could put anything there.
+    #[error("{} has mode {mode:04o}: others than its owner may write it; see to its content, then chmod go-w", path.display())]
+    Writable {
+        /// The file, or the folder that it is in.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Its owner could put anything there.
+    #[error("{} belongs to user {owner}: only files of root and of the user that runs this, {user}, are taken", path.display())]
+    Foreign {
+        /// The file, or the folder that it is in.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who reads it.
+        user: u32,
+    },
+    /// Whoever reads it by its owner or its group would be shut out.
+    #[error("{} cannot be written for user {owner} and group {group}, whose it is: {error}", path.display())]
+    OwnerLost {
+        /// The file.
+        path: PathBuf,
+        /// Its user.
+        owner: u32,
+        /// Its group.
+        group: u32,
+        /// What the system says.
+        #[source]
+        error: io::Error,
+    },
     /// Nothing of ours is that long.
-    #[error("{} has {bytes} bytes, at most {BYTES_MAX} are read", path.display())]
+    #[error("{} has, or would have, {bytes} bytes, at most {BYTES_MAX} are taken", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
         /// Its length.
         bytes: u64,
+    },
+    /// Another process, or thread, does not let go of the folder.
+    #[error("{} is held by another process for more than {} s", path.display(), waited.as_secs_f64())]
+    Busy {
+        /// The lock file.
+        path: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// What the disk says.
     #[error("{}: {error}", path.display())]
@@ -51,12 +106,12 @@ pub enum FileError {
     },
 }
 
-/// Who may read a file.
+/// Permissions of a kind of file. Whatever the kind, nobody but its owner may write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Secrecy {
-    /// Mode 0644.
+    /// Mode 0644 when made.
     Public,
-    /// Mode 0600 when written; read only if others have no access and the group none but reading.
+    /// Mode 0600 when made; read only if others have no access and the group none but reading.
     Secret,
 }
 
@@ -65,63 +120,73 @@ pub(crate) enum Secrecy {
 pub(crate) struct Stamp {
     bytes: u64,
     modified: SystemTime,
-    file: u64,
+    /// Number, device, and the time of the last change, which cannot be set back.
+    file: (u64, u64, i64, i64),
+}
+
+impl FileError {
+    fn of(path: &Path, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing { path: path.into() },
+            _ => Self::Io { path: path.into(), error },
+        }
+    }
 }
 
 impl Stamp {
     /// That of the file which is there now.
     pub(crate) fn of(path: &Path) -> Result<Self, FileError> {
-        let at = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => FileError::Missing { path: path.into() },
-            _ => FileError::Io { path: path.into(), error },
-        };
+        let at = |error| FileError::of(path, error);
         let metadata = fs::metadata(path).map_err(at)?;
         #[cfg(unix)]
-        let file = std::os::unix::fs::MetadataExt::ino(&metadata);
+        let file = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.ino(), metadata.dev(), metadata.ctime(), metadata.ctime_nsec())
+        };
         #[cfg(not(unix))]
-        let file = 0;
+        let file = (0, 0, 0, 0);
         Ok(Self { bytes: metadata.len(), modified: metadata.modified().map_err(at)?, file })
     }
 }
 
 /// The text of a file.
 pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
-    let at = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => FileError::Missing { path: path.into() },
-        _ => FileError::Io { path: path.into(), error },
-    };
-    let mut file = File::open(path).map_err(at)?;
+    let at = |error| FileError::of(path, error);
+    let file = open(path)?;
     // Of the opened file, so that it cannot be exchanged in between.
     let metadata = file.metadata().map_err(at)?;
-    if secrecy == Secrecy::Secret {
-        check_mode(path, &metadata)?;
-    }
+    permissions::check_file(path, &metadata, secrecy)?;
+    permissions::check_folders(path)?;
     if metadata.len() > BYTES_MAX {
         return Err(FileError::TooLong { path: path.into(), bytes: metadata.len() });
     }
     let mut text = String::new();
-    Read::by_ref(&mut file).take(BYTES_MAX).read_to_string(&mut text).map_err(at)?;
-    Ok(text)
+    // One that grows meanwhile is too long, not cut.
+    let bytes = file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(at)? as u64;
+    if bytes > BYTES_MAX { Err(FileError::TooLong { path: path.into(), bytes }) } else { Ok(text) }
+}
+
+/// A regular file, opened for reading. Nothing is waited for: a pipe that nobody writes is refused, not opened for ever.
+fn open(path: &Path) -> Result<File, FileError> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(|error| FileError::of(path, error))?;
+    match file.metadata().map_err(|error| FileError::of(path, error))?.is_file() {
+        true => Ok(file),
+        false => Err(FileError::NotAFile { path: path.into() }),
+    }
 }
 
 /// Writes a file that is not there yet.
 pub(crate) fn create(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
-    let aside = write_aside(path, text, secrecy)?;
-    // A link, unlike a renaming, never takes the place of another file.
-    let linked = fs::hard_link(&aside, path);
-    let _ = fs::remove_file(&aside);
-    linked.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => FileError::Exists { path: path.into() },
-        _ => FileError::Io { path: path.into(), error },
-    })?;
-    sync_folder_of(path)
+    hold(path, secrecy)?.create(text)
 }
 
 /// Writes a file, in the place of an older one if there is one.
 pub(crate) fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
-    let aside = write_aside(path, text, secrecy)?;
-    fs::rename(&aside, path).map_err(|error| FileError::Io { path: path.into(), error })?;
-    sync_folder_of(path)
+    hold(path, secrecy)?.replace(text)
 }
 
 /// Makes the names in a folder survive a crash.
@@ -129,84 +194,10 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The text, durable, in a file beside `path` that has its final permissions from the beginning.
-fn write_aside(path: &Path, text: &str, secrecy: Secrecy) -> Result<PathBuf, FileError> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let aside = PathBuf::from(aside);
-    let at = |error| FileError::Io { path: aside.clone(), error };
-    match fs::remove_file(&aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(error)),
-        _ => {}
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(if secrecy == Secrecy::Secret { 0o600 } else { 0o644 });
-    }
-    let mut file = options.open(&aside).map_err(at)?;
-    file.write_all(text.as_bytes()).map_err(at)?;
-    file.sync_all().map_err(at)?;
-    Ok(aside)
-}
-
-fn sync_folder_of(path: &Path) -> Result<(), FileError> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    sync_folder(folder).map_err(|error| FileError::Io { path: folder.into(), error })
-}
-
-#[cfg(unix)]
-fn check_mode(path: &Path, metadata: &fs::Metadata) -> Result<(), FileError> {
-    use std::os::unix::fs::MetadataExt;
-    let mode = metadata.mode() & 0o777;
-    if mode & 0o037 != 0 {
-        return Err(FileError::TooOpen { path: path.into(), mode });
-    }
-    Ok(())
-}
-
-/// Elsewhere the access lists of the folder decide.
-#[cfg(not(unix))]
-fn check_mode(_: &Path, _: &fs::Metadata) -> Result<(), FileError> {
-    Ok(())
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_created_file_is_never_overwritten_and_a_replaced_one_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
-        create(&path, "first", Secrecy::Secret).unwrap();
-        assert!(matches!(create(&path, "second", Secrecy::Secret), Err(FileError::Exists { .. })));
-        assert_eq!(read(&path, Secrecy::Secret).unwrap(), "first");
-        replace(&path, "third", Secrecy::Secret).unwrap();
-        assert_eq!(read(&path, Secrecy::Secret).unwrap(), "third");
-        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(names, ["a"]);
-        assert!(matches!(read(&folder.path().join("b"), Secrecy::Public), Err(FileError::Missing { .. })));
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_secret_that_others_may_read_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("secret");
-        create(&path, "s", Secrecy::Secret).unwrap();
-        for (mode, allowed) in
-            [(0o600, true), (0o640, true), (0o400, true), (0o644, false), (0o660, false), (0o601, false)]
-        {
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            match read(&path, Secrecy::Secret) {
-                Ok(_) => assert!(allowed, "{mode:o}"),
-                Err(FileError::TooOpen { mode: found, .. }) => assert!(!allowed && found == mode, "{mode:o}"),
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -217,6 +217,22 @@ impl KeyRing {
         Self::from_text(&text)
     }
 
+    /// Changes the list in a file, while no other process does: what `change` made of it is written if it succeeds.
+    ///
+    /// # Errors
+    /// Those of `change`, and [`KeyFileError`]; the older list is then still there.
+    pub fn change<T, E: From<KeyFileError>>(
+        path: &Path,
+        change: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let held = files::hold(path, Secrecy::Secret).map_err(KeyFileError::from)?;
+        let text = Zeroizing::new(held.read().map_err(KeyFileError::from)?);
+        let mut ring = Self::from_text(&text)?;
+        let changed = change(&mut ring)?;
+        held.replace(&ring.to_text()).map_err(KeyFileError::from)?;
+        Ok(changed)
+    }
+
     /// Writes the list, in the place of an older one.
     ///
     /// # Errors

@@ -127,7 +127,7 @@ impl Quarantine {
         Ok(known.unwritten.contains(&node) || known.list.iter().any(|entry| entry.node == node))
     }
 
-    /// Adds a node, durably. One process at a time may do so.
+    /// Adds a node, durably.
     ///
     /// # Errors
     /// [`QuarantineError`]: then it counts as quarantined for as long as this value lives.
@@ -135,9 +135,10 @@ impl Quarantine {
         let mut known = self.lock();
         known.unwritten.push(entry.node);
         let node = entry.node;
+        let held = files::hold(&self.path, Secrecy::Public)?;
         let mut list = read(&self.path)?;
         list.push(entry);
-        write(&self.path, &list)?;
+        held.replace(&text_of(&list)?)?;
         // From now on the list says it, so that it can be lifted there.
         known.unwritten.retain(|unwritten| *unwritten != node);
         known.stamp = stamp_of(&self.path)?;
@@ -145,19 +146,19 @@ impl Quarantine {
         Ok(())
     }
 
-    /// Lifts a node's quarantine, durably; false if there was none. One process at a time may do so.
+    /// Lifts a node's quarantine, durably; false if there was none.
     ///
     /// # Errors
     /// [`QuarantineError`]; the list is as it was.
     pub fn readmit(&self, node: NodeId) -> Result<bool, QuarantineError> {
-        let _one_at_a_time = self.lock();
+        let held = files::hold(&self.path, Secrecy::Public)?;
         let mut list = read(&self.path)?;
         let before = list.len();
         list.retain(|entry| entry.node != node);
         if list.len() == before {
             return Ok(false);
         }
-        write(&self.path, &list)?;
+        held.replace(&text_of(&list)?)?;
         Ok(true)
     }
 
@@ -199,7 +200,7 @@ fn read(path: &Path) -> Result<Vec<Quarantined>, QuarantineError> {
     list.quarantined.into_iter().enumerate().map(one).collect()
 }
 
-fn write(path: &Path, list: &[Quarantined]) -> Result<(), QuarantineError> {
+fn text_of(list: &[Quarantined]) -> Result<String, QuarantineError> {
     let form = |entry: &Quarantined| EntryForm {
         node: entry.node.to_string(),
         since_unix_s: entry.since_unix_s,
@@ -209,8 +210,7 @@ fn write(path: &Path, list: &[Quarantined]) -> Result<(), QuarantineError> {
         found: entry.found.clone(),
     };
     let list = ListForm { quarantined: list.iter().map(form).collect() };
-    let text = toml::to_string(&list).map_err(|error| QuarantineError::NotWritable(Box::new(error)))?;
-    Ok(files::replace(path, &text, Secrecy::Public)?)
+    toml::to_string(&list).map_err(|error| QuarantineError::NotWritable(Box::new(error)))
 }
 
 #[cfg(test)]

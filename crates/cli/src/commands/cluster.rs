@@ -17,7 +17,7 @@ use muser_cluster::FileError;
 use muser_cluster::identity::{
     ClusterAuthority, ClusterFolder, Grant, IdentityError, NodeFacts, NodeKey, Revoked, Roles,
 };
-use muser_cluster::keys::{KeyError, KeyRing};
+use muser_cluster::keys::KeyRing;
 
 use crate::failure::Failure;
 use crate::output::tell;
@@ -96,10 +96,8 @@ fn rotate_keys(args: &FolderArgs) -> Result<(), Failure> {
 /// The id of the new key. Elsewhere than at the CA it would be known to nobody else.
 fn rotate(folder: &ClusterFolder) -> Result<u32, ClusterFailure> {
     load_authority(folder)?;
-    let mut keys = folder.load_keys()?;
-    let id = keys.rotate(now_unix_s()?)?;
-    folder.save_keys(&keys)?;
-    Ok(id)
+    let now = now_unix_s()?;
+    folder.change_keys(|keys| Ok(keys.rotate(now)?))
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
@@ -114,27 +112,32 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
 
 /// Adds to the deny-list what is not on it yet.
 fn add_revoked(folder: &ClusterFolder, revoked: Revoked) -> Result<(), ClusterFailure> {
-    let revocations = folder.load_revocations()?;
-    if revocations.list()?.iter().all(|(known, _)| *known != revoked) {
-        revocations.revoke(revoked, now_unix_s()?)?;
-    }
-    Ok(())
+    Ok(folder.load_revocations()?.revoke(revoked, now_unix_s()?)?)
 }
 
 fn revoke_key(args: &RevokeKeyArgs) -> Result<(), Failure> {
-    let keys = forget_key(&ClusterFolder::new(&args.folder), args.id.get())?;
+    let left = forget_key(&ClusterFolder::new(&args.folder), args.id.get())?;
     tell(format_args!("carry {}/keys.toml to every machine of the cluster", shell_word(&args.folder)));
-    if keys.active() == Err(KeyError::NoActive) {
+    if left == KeysLeft::NoneActive {
         tell("no MAC key is active now, nothing can be sealed: muser cluster rotate-keys makes one");
     }
     print_line(format_args!("revoked   key {}", args.id))
 }
 
-fn forget_key(folder: &ClusterFolder, id: u32) -> Result<KeyRing, ClusterFailure> {
-    let mut keys = folder.load_keys()?;
-    keys.revoke(id)?;
-    folder.save_keys(&keys)?;
-    Ok(keys)
+/// Keys that remain after a revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeysLeft {
+    /// One seals.
+    OneActive,
+    /// None does.
+    NoneActive,
+}
+
+fn forget_key(folder: &ClusterFolder, id: u32) -> Result<KeysLeft, ClusterFailure> {
+    folder.change_keys(|keys| {
+        keys.revoke(id)?;
+        Ok(if keys.active().is_ok() { KeysLeft::OneActive } else { KeysLeft::NoneActive })
+    })
 }
 
 fn renew(args: &RenewArgs) -> Result<(), Failure> {

@@ -12,7 +12,7 @@
 //! | `ledger/`      | accepted handoffs, see [`crate::ledger`]             | every decoder       | 0755 |
 
 use std::fmt;
-use std::fs;
+use std::fs::DirBuilder;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject;
@@ -203,6 +203,17 @@ impl ClusterFolder {
         KeyRing::load(&self.keys())
     }
 
+    /// Changes the MAC keys, while no other process does: what `change` made of them is written if it succeeds.
+    ///
+    /// # Errors
+    /// Those of `change`, and [`KeyFileError`]; the earlier list is still there then.
+    pub fn change_keys<T, E: From<KeyFileError>>(
+        &self,
+        change: impl FnOnce(&mut KeyRing) -> Result<T, E>,
+    ) -> Result<T, E> {
+        KeyRing::change(&self.keys(), change)
+    }
+
     /// Writes the MAC keys, in the place of the earlier list.
     ///
     /// # Errors
@@ -216,7 +227,10 @@ impl ClusterFolder {
     }
 
     fn make(&self) -> Result<(), FileError> {
-        fs::create_dir_all(&self.path).map_err(|error| FileError::Io { path: self.path.clone(), error })
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.recursive(true).create(&self.path).map_err(|error| FileError::Io { path: self.path.clone(), error })
     }
 }
 

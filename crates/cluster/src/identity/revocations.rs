@@ -107,20 +107,22 @@ impl Revocations {
         Ok(either.into_iter().find(|revoked| known.revoked.contains(revoked)))
     }
 
-    /// Adds to the list, durably. One process at a time may do so.
+    /// Adds to the list, durably, what is not on it yet.
     ///
     /// # Errors
     /// [`RevocationsError`]; the list is as it was.
     pub fn revoke(&self, revoked: Revoked, now_unix_s: u64) -> Result<(), RevocationsError> {
-        let _one_at_a_time = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut list = read(&self.path)?;
-        revoked_of(&self.path, &list)?;
+        let held = files::hold(&self.path, Secrecy::Public)?;
+        let mut list = parse(&self.path, &held.read()?)?;
+        if revoked_of(&self.path, &list)?.contains(&revoked) {
+            return Ok(());
+        }
         let (node, serial) = match revoked {
             Revoked::Node(id) => (Some(id.to_string()), None),
             Revoked::Serial(serial) => (None, Some(serial.to_string())),
         };
         list.revoked.push(EntryForm { node, serial, since_unix_s: now_unix_s });
-        write(&self.path, &list)
+        Ok(held.replace(&text_of(&list))?)
     }
 
     /// All that was revoked and since when, in seconds since 1970; in the order of the file, which is read again.
@@ -137,7 +139,7 @@ impl Revocations {
     }
 }
 
-fn write(path: &Path, list: &ListForm) -> Result<(), RevocationsError> {
+fn text_of(list: &ListForm) -> String {
     let mut text = String::new();
     for EntryForm { node, serial, since_unix_s } in &list.revoked {
         text += "[[revoked]]\n";
@@ -148,12 +150,15 @@ fn write(path: &Path, list: &ListForm) -> Result<(), RevocationsError> {
         }
         text += &format!("since_unix_s = {since_unix_s}\n");
     }
-    Ok(files::replace(path, &text, Secrecy::Public)?)
+    text
 }
 
 fn read(path: &Path) -> Result<ListForm, RevocationsError> {
-    let text = files::read(path, Secrecy::Public)?;
-    toml::from_str(&text).map_err(|error| RevocationsError::NotAList { path: path.into(), error: Box::new(error) })
+    parse(path, &files::read(path, Secrecy::Public)?)
+}
+
+fn parse(path: &Path, text: &str) -> Result<ListForm, RevocationsError> {
+    toml::from_str(text).map_err(|error| RevocationsError::NotAList { path: path.into(), error: Box::new(error) })
 }
 
 fn revoked_of(path: &Path, list: &ListForm) -> Result<HashSet<Revoked>, RevocationsError> {

@@ -48,7 +48,7 @@ fn the_new_node_has_its_own_key_and_the_bits_and_rates_were_compared_in_each_dir
             let mut files: Vec<_> =
                 std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             files.sort();
-            assert_eq!(files, ["ca.pem", "keys.toml", "node.key", "node.pem", "revoked.toml"]);
+            assert_eq!(files, [".lock", "ca.pem", "keys.toml", "node.key", "node.pem", "revoked.toml"]);
             assert_eq!(begun.revoked(), 0);
         }
     });

@@ -90,7 +90,11 @@ impl ClusterFailure {
 
 fn of_file(error: &FileError) -> u8 {
     match error {
-        FileError::TooOpen { .. } => 5,
+        FileError::TooOpen { .. }
+        | FileError::Writable { .. }
+        | FileError::Foreign { .. }
+        | FileError::OwnerLost { .. } => 5,
+        FileError::Busy { .. } => 1,
         FileError::Io { error, .. } => of_io(error),
         _ => 2,
     }

@@ -48,6 +48,8 @@ impl NewFolder {
     /// Gives the folder its name. What appeared there since [`Self::begin`] is not replaced, unless it is an empty folder.
     pub fn finish(mut self) -> Result<(), ClusterFailure> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
+        // Whoever writes it later makes its lock anew; without one there is nothing to remove.
+        let _ = fs::remove_file(self.partial().join(".lock"));
         fs::rename(self.partial(), &self.path).map_err(|error| match error.kind() {
             AlreadyExists | DirectoryNotEmpty | NotADirectory => ClusterFailure::Exists(self.path.clone()),
             _ => ClusterFailure::Folder { path: self.path.clone(), error },
