@@ -1,11 +1,12 @@
-//! The MAC keys of the cluster: one seals new handoffs, older ones still verify, revoked ones are refused by their id.
+//! The MAC keys of the cluster: one seals new handoffs, older and newer ones verify, revoked ones are refused by their id.
 //!
-//! `keys.toml` lists them, oldest first:
+//! A new key is first known everywhere, as the next one, and begins to seal when it is activated: so a rotation is no outage,
+//! however long the file takes to be carried. `keys.toml` lists them, oldest first:
 //!
 //! ```toml
 //! [[key]]
 //! id = 1
-//! state = "verify-only"   # or "active", or "revoked", which has no `key`
+//! state = "verify-only"   # then "active", then "next"; anywhere "revoked", which has no `key`
 //! created_unix_s = 1796000000
 //! key = "64 hexadecimal digits"
 //! ```
@@ -32,15 +33,17 @@ const KEYS_MAX: usize = 4096;
 pub enum KeyState {
     /// Seals and verifies.
     Active,
-    /// Verifies what was sealed before the last rotation.
+    /// Verifies what was sealed before a newer key was activated.
     VerifyOnly,
+    /// Verifies what nodes seal that have activated it already.
+    Next,
     /// Refused. Its bytes are gone.
     Revoked,
 }
 
 /// The keys that a node knows. Printing it shows ids and states only.
 pub struct KeyRing {
-    /// Ids rise; at most one is active, and that is the last.
+    /// Ids rise; at most one is active. Keys before it are verify-only or revoked, those after it next or revoked.
     keys: Vec<MacKey>,
 }
 
@@ -68,8 +71,16 @@ pub enum KeyError {
         /// As asked for.
         id: u32,
     },
+    /// It was activated before, or never to be.
+    #[error("MAC key {id} is {state} and cannot be activated: only a newer key than the active one can")]
+    NotNext {
+        /// As asked for.
+        id: u32,
+        /// What it is.
+        state: KeyState,
+    },
     /// The active key was revoked, and none has taken its place.
-    #[error("there is no active MAC key; rotate to make one")]
+    #[error("there is no active MAC key; rotate to make one, or activate the next")]
     NoActive,
     /// A ring does not grow for ever.
     #[error("there are {KEYS_MAX} MAC keys already, at most that many are kept")]
@@ -115,9 +126,12 @@ pub enum EntryFault {
     /// Ids must rise.
     #[error("its id is not above the one before it")]
     Order,
-    /// The newest alone seals.
-    #[error("it is active, and not the last")]
-    ActiveBeforeLast,
+    /// One alone seals.
+    #[error("it is active, and so is an older one, or an older one is next")]
+    SecondActive,
+    /// Keys are verify-only, then active, then next.
+    #[error("it is verify-only, and an older one is active or next")]
+    VerifyOnlyAfterActive,
     /// A usable key has bytes.
     #[error("its key is not {} hexadecimal digits", 2 * KEY_BYTES)]
     NotAKey,
@@ -165,8 +179,8 @@ impl KeyRing {
     /// # Errors
     /// [`KeyError::NoActive`] between a revocation and the next rotation.
     pub fn active(&self) -> Result<(u32, &[u8; KEY_BYTES]), KeyError> {
-        let last = self.keys.last().filter(|key| key.state == KeyState::Active);
-        last.and_then(|key| Some((key.id, &**key.key.as_ref()?))).ok_or(KeyError::NoActive)
+        let active = self.keys.iter().find(|key| key.state == KeyState::Active);
+        active.and_then(|key| Some((key.id, &**key.key.as_ref()?))).ok_or(KeyError::NoActive)
     }
 
     /// The key to verify with what a peer sealed under `id`.
@@ -178,18 +192,43 @@ impl KeyRing {
         key.key.as_deref().ok_or(KeyError::Revoked { id })
     }
 
-    /// Makes a new active key and returns its id. The one before verifies from now on.
+    /// Makes a new key and returns its id. It is the next one; or the active one at once, where none is.
     ///
     /// # Errors
     /// [`KeyError::NoRandomness`] and [`KeyError::TooMany`]; the ring is as it was.
-    pub fn rotate(&mut self, now_unix_s: u64) -> Result<u32, KeyError> {
+    pub fn add(&mut self, now_unix_s: u64) -> Result<u32, KeyError> {
         let key = Some(Zeroizing::new(random::bytes()?));
         let id = self.keys.last().map_or(Some(1), |last| last.id.checked_add(1));
         let id = id.filter(|_| self.keys.len() < KEYS_MAX).ok_or(KeyError::TooMany)?;
-        if let Some(last) = self.keys.last_mut().filter(|last| last.state == KeyState::Active) {
-            last.state = KeyState::VerifyOnly;
+        self.keys.push(MacKey { id, state: KeyState::Next, created_unix_s: now_unix_s, key });
+        if self.active().is_err() { self.activate(id).map(|()| id) } else { Ok(id) }
+    }
+
+    /// Seals with this key from now on. All before it verify only. Nothing changes if it is active already.
+    ///
+    /// # Errors
+    /// [`KeyError::Unknown`], [`KeyError::Revoked`] and [`KeyError::NotNext`]; the ring is as it was.
+    pub fn activate(&mut self, id: u32) -> Result<(), KeyError> {
+        let place = self.keys.iter().position(|key| key.id == id).ok_or(KeyError::Unknown { id })?;
+        match self.keys[place].state {
+            KeyState::Active => return Ok(()),
+            KeyState::Revoked => return Err(KeyError::Revoked { id }),
+            state @ KeyState::VerifyOnly => return Err(KeyError::NotNext { id, state }),
+            KeyState::Next => {}
         }
-        self.keys.push(MacKey { id, state: KeyState::Active, created_unix_s: now_unix_s, key });
+        let older = self.keys[..place].iter_mut().filter(|key| key.state != KeyState::Revoked);
+        older.for_each(|key| key.state = KeyState::VerifyOnly);
+        self.keys[place].state = KeyState::Active;
+        Ok(())
+    }
+
+    /// Makes a new key, activates it and returns its id: for nodes that share their files.
+    ///
+    /// # Errors
+    /// As of [`Self::add`].
+    pub fn rotate(&mut self, now_unix_s: u64) -> Result<u32, KeyError> {
+        let id = self.add(now_unix_s)?;
+        self.activate(id)?;
         Ok(id)
     }
 
@@ -245,11 +284,6 @@ impl KeyRing {
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut text = String::new();
         for MacKey { id, state, created_unix_s, key } in &self.keys {
-            let state = match state {
-                KeyState::Active => "active",
-                KeyState::VerifyOnly => "verify-only",
-                KeyState::Revoked => "revoked",
-            };
             text += &format!("[[key]]\nid = {id}\nstate = \"{state}\"\ncreated_unix_s = {created_unix_s}\n");
             if let Some(key) = key {
                 text += &format!("key = \"{}\"\n", *Zeroizing::new(hex::encode(&**key)));
@@ -269,13 +303,16 @@ impl KeyRing {
             return Err(KeyFileError::TooMany { keys: list.key.len() });
         }
         let mut keys: Vec<MacKey> = Vec::with_capacity(list.key.len());
-        for (place, form) in list.key.iter().enumerate() {
+        for form in &list.key {
             let fault = |fault| KeyFileError::Entry { id: form.id, fault };
             if keys.last().is_some_and(|before| before.id >= form.id) {
                 return Err(fault(EntryFault::Order));
             }
-            if form.state == KeyState::Active && place + 1 < list.key.len() {
-                return Err(fault(EntryFault::ActiveBeforeLast));
+            let is_late = keys.iter().any(|older| matches!(older.state, KeyState::Active | KeyState::Next));
+            match form.state {
+                KeyState::Active if is_late => return Err(fault(EntryFault::SecondActive)),
+                KeyState::VerifyOnly if is_late => return Err(fault(EntryFault::VerifyOnlyAfterActive)),
+                _ => {}
             }
             let key = match (&form.key, form.state) {
                 (None, KeyState::Revoked) => None,
@@ -288,6 +325,17 @@ impl KeyRing {
             keys.push(MacKey { id: form.id, state: form.state, created_unix_s: form.created_unix_s, key });
         }
         Ok(Self { keys })
+    }
+}
+
+impl fmt::Display for KeyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Active => "active",
+            Self::VerifyOnly => "verify-only",
+            Self::Next => "next",
+            Self::Revoked => "revoked",
+        })
     }
 }
 
@@ -325,6 +373,32 @@ mod tests {
     }
 
     #[test]
+    fn a_new_key_is_the_next_one_until_it_is_activated_and_verifies_meanwhile() {
+        let mut ring = KeyRing::generate(100).unwrap();
+        assert_eq!((ring.add(200), ring.add(300)), (Ok(2), Ok(3)));
+        assert_eq!(ring.active().unwrap().0, 1);
+        let ring_at = |ring: &KeyRing| KeyRing::from_text(&ring.to_text()).unwrap();
+        assert!(ring_at(&ring).verifying(2).is_ok() && ring_at(&ring).active().unwrap().0 == 1);
+        // Carried at any time before or after the activation, in either order, each end knows the other's key.
+        let carried = ring_at(&ring);
+        ring.activate(3).unwrap();
+        ring.activate(3).unwrap();
+        assert_eq!(ring.active().unwrap().0, 3);
+        assert!(carried.verifying(3).is_ok() && ring.verifying(carried.active().unwrap().0).is_ok());
+        assert!(ring_at(&ring).list().map(|(_, state, _)| state).eq([
+            KeyState::VerifyOnly,
+            KeyState::VerifyOnly,
+            KeyState::Active
+        ]));
+        let back = KeyError::NotNext { id: 1, state: KeyState::VerifyOnly };
+        assert_eq!((ring.activate(1), ring.activate(9)), (Err(back), Err(KeyError::Unknown { id: 9 })));
+        // Without an active key there is nothing to overlap with.
+        ring.revoke(3).unwrap();
+        assert_eq!((ring.activate(3), ring.add(400)), (Err(KeyError::Revoked { id: 3 }), Ok(4)));
+        assert_eq!(ring.active().unwrap().0, 4);
+    }
+
+    #[test]
     fn printing_a_ring_shows_no_key() {
         let ring = KeyRing::generate(0).unwrap();
         assert_eq!(format!("{ring:?}"), "[(1, Active)]");
@@ -338,7 +412,18 @@ mod tests {
         };
         let with = format!("key = \"{key}\"");
         let cases = [
-            (entry(1, "active", &with) + &entry(2, "active", &with), "MAC key 1: it is active, and not the last"),
+            (
+                entry(1, "active", &with) + &entry(2, "active", &with),
+                "MAC key 2: it is active, and so is an older one, or an older one is next",
+            ),
+            (
+                entry(1, "next", &with) + &entry(2, "active", &with),
+                "MAC key 2: it is active, and so is an older one, or an older one is next",
+            ),
+            (
+                entry(1, "next", &with) + &entry(2, "verify-only", &with),
+                "MAC key 2: it is verify-only, and an older one is active or next",
+            ),
             (
                 entry(2, "verify-only", &with) + &entry(2, "active", &with),
                 "MAC key 2: its id is not above the one before it",

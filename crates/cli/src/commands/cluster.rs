@@ -17,13 +17,13 @@ use muser_cluster::FileError;
 use muser_cluster::identity::{
     ClusterAuthority, ClusterFolder, Grant, IdentityError, NodeFacts, NodeKey, Revoked, Roles,
 };
-use muser_cluster::keys::KeyRing;
+use muser_cluster::keys::{KeyRing, KeyState};
 
 use crate::failure::Failure;
 use crate::output::tell;
 use crate::settings::cluster::{
-    BeginArgs, ClusterArgs, ClusterCommand, DAY_S, FolderArgs, GrantArgs, LifetimeArgs, ReadmitArgs, RenewArgs,
-    RevokeArgs, RevokeKeyArgs,
+    BeginArgs, ClusterArgs, ClusterCommand, DAY_S, FolderArgs, GrantArgs, KeyArgs, LifetimeArgs, ReadmitArgs,
+    RenewArgs, RevokeArgs,
 };
 pub use failure::ClusterFailure;
 pub use new_folder::NewFolder;
@@ -35,6 +35,7 @@ pub fn run(args: &ClusterArgs) -> Result<(), Failure> {
         ClusterCommand::Grant(args) => grant(args),
         ClusterCommand::Show(args) => show::show(args),
         ClusterCommand::RotateKeys(args) => rotate_keys(args),
+        ClusterCommand::ActivateKey(args) => activate_key(args),
         ClusterCommand::Revoke(args) => revoke(args),
         ClusterCommand::RevokeKey(args) => revoke_key(args),
         ClusterCommand::Renew(args) => renew(args),
@@ -88,16 +89,39 @@ fn make_other(args: &GrantArgs) -> Result<([u8; 32], NodeFacts), ClusterFailure>
 }
 
 fn rotate_keys(args: &FolderArgs) -> Result<(), Failure> {
-    let id = rotate(&ClusterFolder::new(&args.folder))?;
-    tell(format_args!("carry {}/keys.toml to every machine of the cluster", shell_word(&args.folder)));
-    print_line(format_args!("active    {id}"))
+    let (id, state) = add_key(&ClusterFolder::new(&args.folder))?;
+    let folder = shell_word(&args.folder);
+    tell(format_args!(
+        "carry {folder}/keys.toml to every machine of the cluster: muser cluster import FOLDER --keys FILE"
+    ));
+    if state == KeyState::Next {
+        tell(format_args!("it seals nothing yet; once every machine has it: muser cluster activate-key {folder} {id}"));
+    }
+    print_line(format_args!("{state:<9} {id}"))
 }
 
-/// The id of the new key. Elsewhere than at the CA it would be known to nobody else.
-fn rotate(folder: &ClusterFolder) -> Result<u32, ClusterFailure> {
+/// The id of the new key, and what it is for. Elsewhere than at the CA it would be known to nobody else.
+fn add_key(folder: &ClusterFolder) -> Result<(u32, KeyState), ClusterFailure> {
     load_authority(folder)?;
     let now = now_unix_s()?;
-    folder.change_keys(|keys| Ok(keys.rotate(now)?))
+    folder.change_keys(|keys| {
+        let id = keys.add(now)?;
+        let is_active = keys.active().is_ok_and(|(active, _)| active == id);
+        Ok((id, if is_active { KeyState::Active } else { KeyState::Next }))
+    })
+}
+
+fn activate_key(args: &KeyArgs) -> Result<(), Failure> {
+    activate(&ClusterFolder::new(&args.folder), args.id.get())?;
+    let (folder, id) = (shell_word(&args.folder), args.id);
+    tell(format_args!(
+        "the other decoders go on with the key before until they have {folder}/keys.toml, or activate it too"
+    ));
+    print_line(format_args!("{:<9} {id}", KeyState::Active))
+}
+
+fn activate(folder: &ClusterFolder, id: u32) -> Result<(), ClusterFailure> {
+    folder.change_keys(|keys| Ok(keys.activate(id)?))
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
@@ -115,7 +139,7 @@ fn add_revoked(folder: &ClusterFolder, revoked: Revoked) -> Result<(), ClusterFa
     Ok(folder.load_revocations()?.revoke(revoked, now_unix_s()?)?)
 }
 
-fn revoke_key(args: &RevokeKeyArgs) -> Result<(), Failure> {
+fn revoke_key(args: &KeyArgs) -> Result<(), Failure> {
     let left = forget_key(&ClusterFolder::new(&args.folder), args.id.get())?;
     tell(format_args!("carry {}/keys.toml to every machine of the cluster", shell_word(&args.folder)));
     if left == KeysLeft::NoneActive {

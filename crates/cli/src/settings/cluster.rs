@@ -31,16 +31,18 @@ pub enum ClusterCommand {
     /// Print who this machine is in its cluster, which MAC keys it has, what is revoked, and who is quarantined. No secret is
     /// printed.
     Show(ShowArgs),
-    /// Make a new MAC key, which seals from now on; the one before only verifies.
+    /// Make a new MAC key, the next one: it verifies, and seals once activate-key says so.
     ///
-    /// Every other machine needs the new keys.toml before it takes what is sealed with the new key.
+    /// Carry the new keys.toml to every other machine before that, and no handoff fails. Where no key is active it is at once.
     RotateKeys(FolderArgs),
+    /// Seal with a MAC key from now on that every machine knows by now; the one before only verifies.
+    ActivateKey(KeyArgs),
     /// No longer admit a node, or one certificate of it.
     ///
     /// What uses this folder knows at once; every other machine needs the new revoked.toml.
     Revoke(RevokeArgs),
     /// Refuse a MAC key from now on, and forget its bytes.
-    RevokeKey(RevokeKeyArgs),
+    RevokeKey(KeyArgs),
     /// Sign a new certificate for the same key, name and roles.
     Renew(RenewArgs),
     /// Ask a producer again that was quarantined because an audit found what it sent to be wrong.
@@ -156,9 +158,9 @@ impl FromStr for NodeOrSerial {
     }
 }
 
-/// `muser cluster revoke-key`.
+/// `muser cluster activate-key` and `revoke-key`.
 #[derive(Args, Debug)]
-pub struct RevokeKeyArgs {
+pub struct KeyArgs {
     /// Cluster folder.
     pub folder: PathBuf,
     /// Id of the MAC key, as `muser cluster show` prints it.

@@ -195,6 +195,62 @@ fn a_folder_that_cannot_be_written_whole_leaves_nothing_and_ends_with_1() {
 }
 
 #[test]
+fn of_commands_that_run_at_a_time_each_does_what_it_says_and_no_change_is_lost() {
+    let (_folder, desk) = begun();
+    let all_at_once = |args: &dyn Fn(usize) -> Vec<String>| -> Vec<Ended> {
+        let children: Vec<_> = (0..20).map(|number| command(&args(number)).spawn().unwrap()).collect();
+        children.into_iter().map(|child| Ended::of(child.wait_with_output().unwrap()).done()).collect()
+    };
+    let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
+    let serial = |number: usize| format!("41{number:030x}");
+    all_at_once(&|number| words(&["cluster", "revoke", &desk, &serial(number)]));
+    let report = shown(&desk);
+    let mut revoked: Vec<&str> =
+        report["revoked"].as_array().unwrap().iter().map(|entry| text(&entry["serial"])).collect();
+    revoked.sort_unstable();
+    assert!(revoked.iter().copied().eq((0..20).map(serial)), "{revoked:?}");
+
+    let rotated = all_at_once(&|_| words(&["cluster", "rotate-keys", &desk]));
+    let mut ids: Vec<u32> = rotated.iter().map(|ended| printed(ended, "next").parse().unwrap()).collect();
+    ids.sort_unstable();
+    assert!(ids.iter().copied().eq(2..=21), "{ids:?}");
+    assert_eq!(shown(&desk)["mac_keys"].as_array().unwrap().len(), 21);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_changed_file_keeps_its_mode_and_a_link_still_leads_to_the_list_that_machines_share() {
+    let (folder, desk) = begun();
+    let (keys, list, shared) = (format!("{desk}/keys.toml"), format!("{desk}/revoked.toml"), folder.at("shared.toml"));
+    set_mode(&keys, 0o640);
+    muser(&["cluster", "rotate-keys", &desk]).done();
+    assert_eq!(mode(&keys), 0o640);
+    fs::rename(&list, &shared).unwrap();
+    std::os::unix::fs::symlink("../shared.toml", &list).unwrap();
+    let node = "a".repeat(64);
+    muser(&["cluster", "revoke", &desk, &node]).done();
+    assert!(fs::read_to_string(&shared).unwrap().contains(&node));
+    assert!(fs::symlink_metadata(&list).unwrap().is_symlink());
+}
+
+#[cfg(unix)]
+#[test]
+fn files_and_folders_that_others_may_write_end_with_5_and_are_named() {
+    let (_folder, desk) = begun();
+    for (file, open, closed) in [("ca.pem", 0o666, 0o644), ("revoked.toml", 0o664, 0o644), ("", 0o777, 0o700)] {
+        let path = format!("{desk}/{file}");
+        set_mode(&path, open);
+        let line = muser(&["cluster", "show", &desk]).refused(5);
+        assert!(
+            line.contains(path.trim_end_matches('/')) && line.contains("others than its owner may write"),
+            "{line}"
+        );
+        set_mode(&path, closed);
+    }
+    muser(&["cluster", "show", &desk]).done();
+}
+
+#[test]
 fn rotated_and_revoked_keys_show_their_states_and_travel_with_the_next_folder() {
     let (folder, desk) = begun();
     let states = |folder: &str| -> Vec<String> {
@@ -202,8 +258,12 @@ fn rotated_and_revoked_keys_show_their_states_and_travel_with_the_next_folder() 
         let line = |key: &Value| format!("{} {}", key["id"], text(&key["state"]));
         report["mac_keys"].as_array().unwrap().iter().map(line).collect()
     };
-    assert_eq!(printed(&muser(&["cluster", "rotate-keys", &desk]).done(), "active"), "2");
+    assert_eq!(printed(&muser(&["cluster", "rotate-keys", &desk]).done(), "next"), "2");
+    assert_eq!(states(&desk), ["1 active", "2 next"]);
+    assert_eq!(printed(&muser(&["cluster", "activate-key", &desk, "2"]).done(), "active"), "2");
     assert_eq!(states(&desk), ["1 verify-only", "2 active"]);
+    let back = muser(&["cluster", "activate-key", &desk, "1"]).refused(2);
+    assert!(back.contains("MAC key 1 is verify-only"), "{back}");
     for _ in 0..2 {
         let revoked = muser(&["cluster", "revoke-key", &desk, "1"]).done();
         assert_eq!(printed(&revoked, "revoked"), "key 1");

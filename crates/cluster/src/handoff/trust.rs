@@ -95,7 +95,7 @@ impl Keys {
         for (id, state, _) in ring.list() {
             let state = match state {
                 KeyState::Active => WireKeyState::Active,
-                KeyState::VerifyOnly => WireKeyState::VerifyOnly,
+                KeyState::VerifyOnly | KeyState::Next => WireKeyState::VerifyOnly,
                 KeyState::Revoked => WireKeyState::Revoked,
             };
             // A revoked key has no bytes left; nothing is ever made or checked with these.

@@ -105,11 +105,6 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "ca.key    {}", if report.authority { "here" } else { "elsewhere" })?;
     writeln!(out, "\nMAC keys")?;
     for KeyLine { id, state, created_unix_s } in &report.mac_keys {
-        let state = match state {
-            KeyState::Active => "active",
-            KeyState::VerifyOnly => "verify-only",
-            KeyState::Revoked => "revoked",
-        };
         writeln!(out, "  {id:<6}  {state:<12}  made {created_unix_s} s after 1970")?;
     }
     writeln!(out, "\nrevoked{}", if report.revoked.is_empty() { "   none" } else { "" })?;
