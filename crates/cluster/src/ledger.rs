@@ -1,8 +1,14 @@
 //! The replay ledger: a handoff is accepted once, across threads, restarts and crashes.
 //!
 //! [`Ledger::record`] returns when the entry is durable. Callers that arrive while another waits for the disk are made
-//! durable together by one sync (the first of them leads, the others follow). A failed write or sync poisons the ledger:
-//! what is on the disk is then unknown, and asking again would be answered by a cache that has forgotten its dirt.
+//! durable together by one sync (the first of them leads, the others follow).
+//!
+//! A failed write or sync poisons the ledger: what is on the disk is then unknown, and asking again would be answered by a
+//! cache that has forgotten its dirt. So the whole ledger is written anew, as another file, before the next handoff is
+//! accepted; entries of which nobody knows whether they are on the disk are in it, and stay refused.
+//!
+//! The ledger's time never goes back ([`Ledger::time`]): after a clock that was ahead it runs on from there, so that what
+//! the ledger has forgotten by that clock keeps nobody out.
 //!
 //! - `record` is the layout of the bytes, `recovery` reads them after a crash, `storage` is where they lie.
 
@@ -37,6 +43,10 @@ struct State {
     durable: Vec<LedgerEntry>,
     /// Accepted, not yet handed to the storage. Their places follow those of `durable` and of the batch on its way.
     waiting: Vec<LedgerEntry>,
+    /// Refused as their write failed, and perhaps on the disk all the same.
+    doubtful: Vec<LedgerEntry>,
+    /// The latest time that was told or read, and the caller's steady time then.
+    latest_ms: (u64, u64),
     /// Counts entries since opening; a caller waits until `settled_tickets` passes its own.
     next_ticket: u64,
     settled_tickets: u64,
@@ -69,12 +79,15 @@ pub enum RecordError {
         /// The limit given when it was opened.
         entries_max: usize,
     },
-    /// This entry's write or sync failed. The ledger accepts nothing more until it is opened anew.
-    #[error("the handoff could not be recorded, the ledger takes no more: {0}")]
+    /// This entry's write or sync failed. The ledger is written anew before the next one.
+    #[error("the handoff could not be recorded: {0}")]
     Io(#[source] io::Error),
-    /// An earlier write or sync failed.
-    #[error("an earlier write to the ledger failed, it must be opened anew")]
+    /// The write of another entry failed meanwhile.
+    #[error("the handoff could not be recorded, as a write to the ledger failed")]
     Poisoned,
+    /// A write failed before, and the ledger could not be written anew.
+    #[error("the ledger takes nothing since a write failed: {0}")]
+    Renewal(#[source] ReplaceError),
 }
 
 /// Why a ledger does not open.
@@ -102,13 +115,13 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompactError {
-    /// If the old bytes did not stay, the ledger accepts nothing more until it is opened anew.
+    /// If the old bytes did not stay, the ledger is written anew before it accepts anything more.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    /// An earlier write or sync failed.
-    #[error("an earlier write to the ledger failed, it must be opened anew")]
-    Poisoned,
 }
+
+/// The last millisecond of the year 9999: no clock is right that is later.
+const TIME_MAX_MS: u64 = 253_402_300_799_999;
 
 impl<S: LedgerStorage> Ledger<S> {
     /// Reads the ledger in `storage`, or begins one if there are no bytes. A tail that was never acknowledged is cut off.
@@ -137,11 +150,15 @@ impl<S: LedgerStorage> Ledger<S> {
                 return Err(OpenError::Repeated { index });
             }
         }
+        let times = recovered.entries.iter().map(|entry| entry.time_unix_ms);
+        let latest_ms = times.max().unwrap_or(0).max(recovered.header.floor_unix_ms).min(TIME_MAX_MS);
         let state = State {
             header: recovered.header,
             seen,
             durable: recovered.entries,
             waiting: Vec::new(),
+            doubtful: Vec::new(),
+            latest_ms: (latest_ms, 0),
             next_ticket: 0,
             settled_tickets: 0,
             chain: recovered.chain,
@@ -151,13 +168,25 @@ impl<S: LedgerStorage> Ledger<S> {
         Ok(Self { state: Mutex::new(state), settled: Condvar::new(), storage: Mutex::new(storage), entries_max })
     }
 
+    /// The time now for entries, in milliseconds since 1970: that of the machine's clock; or, where that was ahead before and
+    /// is not any more, the latest time that is known here, and what has passed since by `steady_ms`, which counts up from
+    /// the opening of the ledger. So an entry that is made now has not expired by any time that the ledger ever knew.
+    pub fn time(&self, clock_unix_ms: u64, steady_ms: u64) -> u64 {
+        let mut state = self.lock();
+        let (latest_ms, then_ms) = state.latest_ms;
+        let run_on_ms = latest_ms.saturating_add(steady_ms.saturating_sub(then_ms));
+        let now_ms = clock_unix_ms.min(TIME_MAX_MS).max(run_on_ms);
+        state.latest_ms = (now_ms, steady_ms.max(then_ms));
+        now_ms
+    }
+
     /// Accepts a handoff: returns when the entry is durable, and only for the first entry with its key id and nonce.
     /// `entry.time_unix_ms` counts as now.
     ///
     /// # Errors
     /// [`RecordError`]; the handoff must be refused then.
     pub fn record(&self, entry: LedgerEntry) -> Result<(), RecordError> {
-        let mut state = self.lock();
+        let mut state = self.sound().map_err(RecordError::Renewal)?;
         state.admit(&entry, self.entries_max)?;
         let ticket = state.next_ticket;
         state.next_ticket += 1;
@@ -183,11 +212,13 @@ impl<S: LedgerStorage> Ledger<S> {
     /// # Errors
     /// [`CompactError`]; no entry is lost.
     pub fn forget_expired(&self, now_unix_ms: u64, margin_ms: u64) -> Result<usize, CompactError> {
-        let mut state =
-            self.settled.wait_while(self.lock(), |state| state.busy).unwrap_or_else(PoisonError::into_inner);
-        if state.poisoned {
-            return Err(CompactError::Poisoned);
-        }
+        let state = loop {
+            let waited = self.settled.wait_while(self.sound()?, |state| state.busy);
+            let state = waited.unwrap_or_else(PoisonError::into_inner);
+            if !state.poisoned {
+                break state;
+            }
+        };
         let floor = state.header.floor_unix_ms.max(now_unix_ms.saturating_sub(margin_ms));
         let kept: Vec<LedgerEntry> =
             state.durable.iter().filter(|entry| entry.expiry_unix_ms > floor).copied().collect();
@@ -196,19 +227,14 @@ impl<S: LedgerStorage> Ledger<S> {
             return Ok(0);
         }
         let header = Header { generation: state.header.generation + 1, floor_unix_ms: floor };
-        let mut chain = header.chain();
-        let mut bytes = header.encode().to_vec();
-        bytes.extend(encode_batch(&kept, 0, &mut chain));
-        state.busy = true;
-        drop(state);
-        let replaced = self.storage.lock().unwrap_or_else(PoisonError::into_inner).replace(&bytes);
-        let mut state = self.lock();
-        state.busy = false;
-        self.settled.notify_all();
-        if let Err(error) = replaced {
-            state.poisoned |= !matches!(error, ReplaceError::OldStays(_));
-            return Err(error.into());
-        }
+        let (mut state, replaced) = self.write_anew(state, header, &kept);
+        let chain = match replaced {
+            Ok(chain) => chain,
+            Err(error) => {
+                state.poisoned |= !matches!(error, ReplaceError::OldStays(_));
+                return Err(error.into());
+            }
+        };
         // Entries that came meanwhile are in `waiting`; those of them below the new floor were admitted by the old one, and
         // are kept in the set that is made now.
         state.seen = kept.iter().chain(&state.waiting).map(LedgerEntry::key).collect();
@@ -241,12 +267,55 @@ impl<S: LedgerStorage> Ledger<S> {
         self.settled.notify_all();
         if let Err(error) = written {
             state.poisoned = true;
+            state.doubtful.extend(batch);
             return Err(error);
         }
         state.chain = chain;
         state.settled_tickets += batch.len() as u64;
         state.durable.extend(batch);
         Ok(())
+    }
+
+    /// The state of a ledger that can be written to: after a failure it is written anew, with all that may be on the disk.
+    fn sound(&self) -> Result<MutexGuard<'_, State>, ReplaceError> {
+        let state = self.lock();
+        if !state.poisoned {
+            return Ok(state);
+        }
+        let mut state = self.settled.wait_while(state, |state| state.busy).unwrap_or_else(PoisonError::into_inner);
+        if !state.poisoned {
+            return Ok(state);
+        }
+        // What waited when the write failed was never handed to the storage; whoever waits still hears that it is durable now.
+        let waiting = std::mem::take(&mut state.waiting);
+        state.doubtful.extend(waiting);
+        let entries = [&state.durable[..], &state.doubtful[..]].concat();
+        let header = Header { generation: state.header.generation + 1, floor_unix_ms: state.header.floor_unix_ms };
+        let (mut state, replaced) = self.write_anew(state, header, &entries);
+        state.chain = replaced?;
+        (state.header, state.durable, state.poisoned) = (header, entries, false);
+        state.doubtful.clear();
+        state.settled_tickets = state.next_ticket;
+        Ok(state)
+    }
+
+    /// Puts another file in the place of the ledger. Callers of [`Self::record`] wait meanwhile. Returns its last link.
+    fn write_anew<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        header: Header,
+        entries: &[LedgerEntry],
+    ) -> (MutexGuard<'a, State>, Result<Chain, ReplaceError>) {
+        let mut chain = header.chain();
+        let mut bytes = header.encode().to_vec();
+        bytes.extend(encode_batch(entries, 0, &mut chain));
+        state.busy = true;
+        drop(state);
+        let replaced = self.storage.lock().unwrap_or_else(PoisonError::into_inner).replace(&bytes);
+        let mut state = self.lock();
+        state.busy = false;
+        self.settled.notify_all();
+        (state, replaced.map(|()| chain))
     }
 
     /// A panic while the state was locked cannot have left it half changed: no code in between panics.
@@ -258,9 +327,6 @@ impl<S: LedgerStorage> Ledger<S> {
 impl State {
     /// Takes the entry's key, or says why not.
     fn admit(&mut self, entry: &LedgerEntry, entries_max: usize) -> Result<(), RecordError> {
-        if self.poisoned {
-            return Err(RecordError::Poisoned);
-        }
         let floor_unix_ms = self.header.floor_unix_ms.max(entry.time_unix_ms);
         if entry.expiry_unix_ms <= floor_unix_ms {
             return Err(RecordError::Expired { expiry_unix_ms: entry.expiry_unix_ms, floor_unix_ms });

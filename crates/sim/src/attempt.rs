@@ -35,7 +35,8 @@ pub(crate) struct Attempt {
 pub(crate) struct Asked {
     pub(crate) request: Request,
     pub(crate) plan: HandoffPlan,
-    pub(crate) asked_ms: u64,
+    /// By the decoder's ledger.
+    pub(crate) asked_unix_ms: u64,
     /// When it is over at the latest.
     pub(crate) due_ms: u64,
     /// What was accepted, and when the ledger's disk is done with it.

@@ -126,6 +126,7 @@ marks! {
     LedgerForgot,
     LedgerIo,
     LedgerPoisoned,
+    LedgerWrittenAnew,
     LedgerReopened,
     LedgerDamaged,
     // Answers.

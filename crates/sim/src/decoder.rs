@@ -38,8 +38,12 @@ pub(crate) struct Decoder {
     pub(crate) disk: Disk,
     pub(crate) ledger: Option<Ledger<Disk>>,
     pub(crate) ledger_entries_max: usize,
-    /// Its ledger takes no more, or never did.
+    /// Time of its opening, by the world's clock.
+    pub(crate) ledger_opened_ms: u64,
+    /// A write of its ledger failed, or there is none.
     pub(crate) is_ledger_spoilt: bool,
+    /// Handoffs whose record failed: they may be on the disk, and are refused from then on.
+    pub(crate) doubted: BTreeSet<(u32, [u8; 32])>,
     /// The ledger was told to forget what expires up to then, and has done so up to the second one.
     pub(crate) forgotten_unix_ms: (u64, u64),
     pub(crate) store: Store,
@@ -98,7 +102,9 @@ impl Decoder {
             disk: Disk::default(),
             ledger: None,
             ledger_entries_max: context.random.usize(4..24),
+            ledger_opened_ms: 0,
             is_ledger_spoilt: false,
+            doubted: BTreeSet::new(),
             forgotten_unix_ms: (0, 0),
             store: Store::default(),
             waiting: Vec::new(),
@@ -192,10 +198,19 @@ impl Decoder {
             return self.end(lane, End::NotAsked(refused), context);
         }
         end.moved_ms = context.now_ms;
-        let (asked_ms, due_ms) = (context.now_ms, context.now_ms + u64::from(request.expires_in_ms));
+        let (asked_unix_ms, due_ms) =
+            (self.ledger_ms(context.now_ms), context.now_ms + u64::from(request.expires_in_ms));
         let pages = Default::default();
-        attempt.asked =
-            Some(Asked { request, plan, asked_ms, due_ms, accepted: None, recorded: false, cancelled: false, pages });
+        attempt.asked = Some(Asked {
+            request,
+            plan,
+            asked_unix_ms,
+            due_ms,
+            accepted: None,
+            recorded: false,
+            cancelled: false,
+            pages,
+        });
         Ok(())
     }
 

@@ -47,6 +47,8 @@ struct Inner {
     /// What a power loss may leave instead, since the new name of the file is not durable.
     replaced: Option<Vec<u8>>,
     fault: Option<DiskFault>,
+    /// Times that the whole of it will not find room, either.
+    full_for: u32,
     has_lied: bool,
     /// The power fails during the operation that just failed.
     is_power_failing: bool,
@@ -68,7 +70,8 @@ impl Disk {
 
     /// No operation fails any more.
     pub(crate) fn heal(&self) {
-        self.lock().fault = None;
+        let mut inner = self.lock();
+        (inner.fault, inner.full_for) = (None, 0);
     }
 
     /// Whether it ever took bytes for clean that it had not written.
@@ -164,6 +167,7 @@ impl LedgerStorage for Disk {
         match inner.fails(Operation::Append) {
             None => inner.write(bytes),
             Some(how) if how % 2 == 0 => {
+                inner.full_for = how / 2 % 4;
                 inner.marks.push(Mark::DiskFull);
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -215,6 +219,11 @@ impl LedgerStorage for Disk {
 
     fn replace(&mut self, bytes: &[u8]) -> Result<(), ReplaceError> {
         let mut inner = self.lock();
+        if let Some(left) = inner.full_for.checked_sub(1) {
+            inner.full_for = left;
+            inner.marks.push(Mark::DiskFull);
+            return Err(ReplaceError::OldStays(io::ErrorKind::StorageFull.into()));
+        }
         let fails = inner.fails(Operation::Replace);
         if let Some(how) = fails {
             inner.marks.push(Mark::DiskReplaceFailed);

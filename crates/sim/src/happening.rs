@@ -76,7 +76,9 @@ impl World {
             self.decoders[decoder].clock_back_ms = 0;
             self.decoders[decoder].disk.heal();
             self.decoders[decoder].nonces = fastrand::Rng::with_seed(self.context.random.u64(..));
-            if self.decoders[decoder].is_ledger_spoilt {
+            // After a write that failed it comes back by itself.
+            self.decoders[decoder].is_ledger_spoilt = false;
+            if self.decoders[decoder].ledger.is_none() {
                 self.restart_decoder(decoder, false)?;
             }
             if self.decoders[decoder].ledger.is_none() {

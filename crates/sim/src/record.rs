@@ -21,6 +21,7 @@ impl Decoder {
     pub(crate) fn open_ledger(&mut self, context: &mut Context) -> Result<(), Violation> {
         self.ledger = None;
         self.is_ledger_spoilt = false;
+        self.ledger_opened_ms = context.now_ms;
         match Ledger::open(self.disk.open(), self.ledger_entries_max) {
             Ok(ledger) => {
                 // All that was ever let in must be refused, by its place in the ledger or by its age.
@@ -94,6 +95,12 @@ impl Decoder {
         (UNIX_START_MS + now_ms).saturating_sub(self.clock_back_ms)
     }
 
+    /// The time for entries of the ledger.
+    pub(crate) fn ledger_ms(&self, now_ms: u64) -> u64 {
+        let clock_unix_ms = self.unix_ms(now_ms);
+        self.ledger.as_ref().map_or(clock_unix_ms, |ledger| ledger.time(clock_unix_ms, now_ms - self.ledger_opened_ms))
+    }
+
     fn entry(&self, asked: &Asked, accept: &Accept, now_ms: u64) -> LedgerEntry {
         let Request { key_id, nonce, expires_in_ms, tokens, .. } = &asked.request;
         let mut prompt = blake3::Hasher::new();
@@ -107,14 +114,14 @@ impl Decoder {
             boot_id: self.node.boot_id,
             first_page: accept.first_page,
             rows: accept.rows.into(),
-            expiry_unix_ms: self.unix_ms(asked.asked_ms) + u64::from(*expires_in_ms),
-            time_unix_ms: self.unix_ms(now_ms),
+            expiry_unix_ms: asked.asked_unix_ms + u64::from(*expires_in_ms),
+            time_unix_ms: self.ledger_ms(now_ms),
         }
     }
 
     /// Forgets what is old, as is done from time to time.
     pub(crate) fn forget_old(&mut self, context: &mut Context) {
-        let unix_ms = self.unix_ms(context.now_ms);
+        let unix_ms = self.ledger_ms(context.now_ms);
         let Some(ledger) = &self.ledger else { return };
         match ledger.forget_expired(unix_ms, FORGET_MARGIN_MS) {
             Ok(0) => return,
@@ -139,6 +146,9 @@ impl Decoder {
         let refusal = match recorded {
             Ok(()) => {
                 context.mark(Mark::LedgerRecorded);
+                if std::mem::take(&mut self.is_ledger_spoilt) {
+                    context.mark(Mark::LedgerWrittenAnew);
+                }
                 let handoff = (self.index, entry.key_id, entry.nonce);
                 // What expired and was forgotten is refused by its age. The same nonce with another age is another handoff.
                 let before = context.accepted.insert(handoff, entry);
@@ -157,8 +167,11 @@ impl Decoder {
             Err(RecordError::Replay { .. }) => LedgerRefusal::Replay,
             Err(RecordError::Expired { .. }) => LedgerRefusal::Expired,
             Err(RecordError::Full { .. }) => LedgerRefusal::Full,
-            Err(RecordError::Poisoned) => LedgerRefusal::Poisoned,
-            Err(_) => LedgerRefusal::Io,
+            Err(RecordError::Poisoned | RecordError::Renewal(_)) => LedgerRefusal::Poisoned,
+            Err(_) => {
+                self.doubted.insert((entry.key_id, entry.nonce));
+                LedgerRefusal::Io
+            }
         };
         Ok(Err(refusal))
     }
@@ -172,8 +185,12 @@ impl Decoder {
         self.is_ledger_spoilt |= has_failed;
         match refusal {
             LedgerRefusal::Absent | LedgerRefusal::Poisoned => was_spoilt || has_failed,
-            LedgerRefusal::Replay => context.accepted.contains_key(&(self.index, entry.key_id, entry.nonce)),
-            LedgerRefusal::Expired => self.clock_back_ms > 0 || entry.expiry_unix_ms <= entry.time_unix_ms,
+            LedgerRefusal::Replay => {
+                let was_accepted = context.accepted.contains_key(&(self.index, entry.key_id, entry.nonce));
+                was_accepted || self.doubted.contains(&(entry.key_id, entry.nonce))
+            }
+            // Not because a clock went back: the ledger's time does not.
+            LedgerRefusal::Expired => entry.expiry_unix_ms <= entry.time_unix_ms,
             LedgerRefusal::Full => {
                 has_failed
                     || was_spoilt

@@ -25,12 +25,17 @@ struct Inner {
     operations: usize,
     /// The operation, counted from 0, that fails, and how many of an append's bytes are there then.
     failing: Option<(usize, usize)>,
+    /// Nothing can be written, appended or not.
+    is_full: bool,
 }
 
 impl Inner {
     fn step(&mut self) -> Result<(), usize> {
         let number = self.operations;
         self.operations += 1;
+        if self.is_full {
+            return Err(0);
+        }
         self.failing.filter(|(at, _)| *at == number).map_or(Ok(()), |(_, bytes)| Err(bytes))
     }
 }
@@ -38,8 +43,7 @@ impl Inner {
 impl Disk {
     pub fn holding(bytes: &[u8]) -> Self {
         let disk = Self::default();
-        *disk.inner.lock().unwrap() =
-            Inner { bytes: bytes.to_vec(), durable: bytes.to_vec(), operations: 0, failing: None };
+        *disk.inner.lock().unwrap() = Inner { bytes: bytes.to_vec(), durable: bytes.to_vec(), ..Inner::default() };
         disk
     }
 
@@ -48,16 +52,16 @@ impl Disk {
         self
     }
 
+    pub fn set_full(&self, is_full: bool) {
+        self.inner.lock().unwrap().is_full = is_full;
+    }
+
     pub fn slow(sync_time: Duration) -> Self {
         Self { sync_time, ..Self::default() }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
         self.inner.lock().unwrap().bytes.clone()
-    }
-
-    pub fn operations(&self) -> usize {
-        self.inner.lock().unwrap().operations
     }
 
     /// What a crash leaves: all that is durable, and `more` bytes of what was still on its way.

@@ -1,6 +1,6 @@
 //! Cuts, flipped bits, failing operations and crashes: nothing accepted is accepted twice, nothing acknowledged is lost.
 
-use muser_cluster::ledger::{DamageError, HEADER_BYTES, Ledger, OpenError, RECORD_BYTES, RecordError};
+use muser_cluster::ledger::{DamageError, HEADER_BYTES, Ledger, LedgerEntry, OpenError, RECORD_BYTES, RecordError};
 
 use crate::disk::{Disk, entry, ledger_of};
 
@@ -119,16 +119,82 @@ fn whatever_operation_fails_and_wherever_the_crash_comes_no_acknowledged_entry_i
 }
 
 #[test]
-fn a_failed_sync_poisons_the_ledger_and_is_not_tried_again() {
+fn after_a_failed_write_or_sync_the_ledger_is_written_anew_and_what_may_be_on_the_disk_stays_refused() {
     // Operations: replace takes two, the sync of opening one, then one append and one sync for each entry.
-    let disk = Disk::default().failing_at(4, 0);
+    for failing in [3, 4] {
+        for partial in [0, 1, 100, RECORD_BYTES] {
+            let disk = Disk::default().failing_at(failing, partial);
+            let ledger = Ledger::open(disk.clone(), 1000).unwrap();
+            assert!(matches!(ledger.record(entry(0)), Err(RecordError::Io(_))));
+            // Nobody knows whether it is on the disk, so it is taken for accepted.
+            assert!(is_replay(ledger.record(entry(0))));
+            ledger.record(entry(1)).unwrap();
+            drop(ledger);
+            let again = Ledger::open(disk.after_crash(0), 1000).unwrap();
+            assert_eq!(again.len(), 2);
+            assert!(is_replay(again.record(entry(0))) && is_replay(again.record(entry(1))));
+            again.record(entry(2)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn while_the_disk_is_full_nothing_is_accepted_and_once_there_is_room_everything_is() {
+    let disk = Disk::default();
     let ledger = Ledger::open(disk.clone(), 1000).unwrap();
-    assert!(matches!(ledger.record(entry(0)), Err(RecordError::Io(_))));
-    let operations = disk.operations();
-    assert!(matches!(ledger.record(entry(0)), Err(RecordError::Poisoned)));
-    assert!(matches!(ledger.record(entry(1)), Err(RecordError::Poisoned)));
-    assert!(ledger.forget_expired(u64::MAX, 0).is_err());
-    assert_eq!((disk.operations(), ledger.len()), (operations, 0));
+    ledger.record(entry(0)).unwrap();
+    disk.set_full(true);
+    assert!(matches!(ledger.record(entry(1)), Err(RecordError::Io(_))));
+    for seed in 2..5 {
+        assert!(matches!(ledger.record(entry(seed)), Err(RecordError::Renewal(_))));
+        assert!(ledger.forget_expired(u64::MAX, 0).is_err());
+    }
+    disk.set_full(false);
+    (2..5).for_each(|seed| ledger.record(entry(seed)).unwrap());
+    let again = Ledger::open(disk.after_crash(0), 1000).unwrap();
+    for seed in [0, 2, 3, 4] {
+        assert!(is_replay(ledger.record(entry(seed))) && is_replay(again.record(entry(seed))), "{seed}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_ahead_keeps_nobody_out_and_lets_nothing_in_twice() {
+    const HOUR: u64 = 3_600_000;
+    const YEAR: u64 = 365 * 24 * HOUR;
+    let at = |seed: u64, time_unix_ms: u64| {
+        let expiry_unix_ms = time_unix_ms + HOUR;
+        LedgerEntry { time_unix_ms, expiry_unix_ms, ..entry(seed) }
+    };
+    let disk = Disk::default();
+    let ledger = Ledger::open(disk.clone(), 4).unwrap();
+    // A year ahead the ledger is filled, and forgets what it has.
+    let (now, mut steady) = (YEAR, 5);
+    let first = at(0, ledger.time(now + YEAR, steady));
+    ledger.record(first).unwrap();
+    (1..4).for_each(|seed| ledger.record(at(seed, ledger.time(now + YEAR, steady))).unwrap());
+    assert_eq!(ledger.forget_expired(ledger.time(now + YEAR + 2 * HOUR, steady), 0).unwrap(), 4);
+    // Then the clock is set right: handoffs go on, the ledger fills again and forgets as time passes, restarted or not.
+    let mut ledger = ledger;
+    for round in 0..3 {
+        for seed in 0..4 {
+            steady += 1;
+            ledger.record(at(10 + round * 4 + seed, ledger.time(now + steady, steady))).unwrap();
+        }
+        let refused = ledger.record(first);
+        assert!(matches!(refused, Err(RecordError::Expired { .. })), "{refused:?}");
+        assert!(is_replay(ledger.record(at(10 + round * 4, ledger.time(now + steady, steady)))));
+        if round == 1 {
+            drop(ledger);
+            ledger = Ledger::open(disk.clone(), 4).unwrap();
+            steady = 0;
+        }
+        steady += 2 * HOUR;
+        assert_eq!(ledger.forget_expired(ledger.time(now + steady, steady), 0).unwrap(), 4);
+    }
+    // No clock makes the times run out.
+    let last = at(99, ledger.time(u64::MAX, steady));
+    assert!(last.expiry_unix_ms < u64::MAX / 2);
+    ledger.record(last).unwrap();
 }
 
 #[test]
