@@ -3,17 +3,20 @@
 //! Nothing else writes there, so whatever several processes do at a time, no change is lost and no reader sees half of one.
 //!
 //! - `held` takes the folder's lock, and writes whole files: aside, synced, renamed.
+//! - `watched` follows a file in a process that runs.
 //! - `permissions` refuses files that somebody else may write, and secrets that somebody else may read.
 
 mod held;
 mod permissions;
+mod watched;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub(crate) use held::hold;
+pub(crate) use held::{Held, hold};
+pub(crate) use watched::{Content, Watched};
 
 /// Far above every file of a cluster folder but the ledger.
 const BYTES_MAX: u64 = 4 << 20;
@@ -95,6 +98,14 @@ pub enum FileError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// A disk that does not answer, such as a network mount without its server.
+    #[error("{} was not read within {} s", path.display(), limit.as_secs_f64())]
+    Slow {
+        /// The file.
+        path: PathBuf,
+        /// How long it was waited for.
+        limit: Duration,
+    },
     /// What the disk says.
     #[error("{}: {error}", path.display())]
     Io {
@@ -151,14 +162,24 @@ impl Stamp {
 
 /// The text of a file.
 pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
-    let at = |error| FileError::of(path, error);
     let file = open(path)?;
     // Of the opened file, so that it cannot be exchanged in between.
-    let metadata = file.metadata().map_err(at)?;
+    let metadata = file.metadata().map_err(|error| FileError::of(path, error))?;
     permissions::check_file(path, &metadata, secrecy)?;
     permissions::check_folders(path)?;
-    if metadata.len() > BYTES_MAX {
-        return Err(FileError::TooLong { path: path.into(), bytes: metadata.len() });
+    text_of(path, file)
+}
+
+/// The text of a file that somebody brought from another machine, and vouches for.
+pub(crate) fn read_carried(path: &Path) -> Result<String, FileError> {
+    text_of(path, open(path)?)
+}
+
+fn text_of(path: &Path, file: File) -> Result<String, FileError> {
+    let at = |error| FileError::of(path, error);
+    let bytes = file.metadata().map_err(at)?.len();
+    if bytes > BYTES_MAX {
+        return Err(FileError::TooLong { path: path.into(), bytes });
     }
     let mut text = String::new();
     // One that grows meanwhile is too long, not cut.
@@ -166,16 +187,41 @@ pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
     if bytes > BYTES_MAX { Err(FileError::TooLong { path: path.into(), bytes }) } else { Ok(text) }
 }
 
-/// A regular file, opened for reading. Nothing is waited for: a pipe that nobody writes is refused, not opened for ever.
+/// Changes a file of a cluster folder that is no secret, while no other process does. `change` gets the text, empty where there
+/// is no file; nothing is written if it makes nothing of it. Returns whether it made something.
+///
+/// # Errors
+/// [`FileError`]; the file is as it was.
+pub fn change_text(path: &Path, change: impl FnOnce(&str) -> Option<String>) -> Result<bool, FileError> {
+    let held = hold(path, Secrecy::Public)?;
+    let old = match held.read() {
+        Err(FileError::Missing { .. }) => String::new(),
+        old => old?,
+    };
+    match change(&old) {
+        Some(new) if new == old => Ok(true),
+        Some(new) => held.replace(&new).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// A regular file, opened for reading.
 fn open(path: &Path) -> Result<File, FileError> {
-    let mut options = OpenOptions::new();
-    options.read(true);
+    open_regular(OpenOptions::new().read(true), path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => FileError::NotAFile { path: path.into() },
+        _ => FileError::of(path, error),
+    })
+}
+
+/// Opens a regular file. Nothing is waited for: a pipe that nobody writes is refused, as [`io::ErrorKind::InvalidInput`], not
+/// opened for ever.
+pub(crate) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
-    let file = options.open(path).map_err(|error| FileError::of(path, error))?;
-    match file.metadata().map_err(|error| FileError::of(path, error))?.is_file() {
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(FileError::NotAFile { path: path.into() }),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 

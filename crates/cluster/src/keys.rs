@@ -47,6 +47,7 @@ pub struct KeyRing {
     keys: Vec<MacKey>,
 }
 
+#[derive(Clone)]
 struct MacKey {
     id: u32,
     state: KeyState,
@@ -110,6 +111,12 @@ pub enum KeyFileError {
         id: u32,
         /// What is wrong with it.
         fault: EntryFault,
+    },
+    /// The lists of two clusters, or of one that was begun twice.
+    #[error("MAC key {id} is another one here: the two lists are not of the same cluster")]
+    OtherKey {
+        /// Which key.
+        id: u32,
     },
     /// More keys than are kept.
     #[error("the list has {keys} MAC keys, at most {KEYS_MAX} are kept")]
@@ -230,6 +237,48 @@ impl KeyRing {
         let id = self.add(now_unix_s)?;
         self.activate(id)?;
         Ok(id)
+    }
+
+    /// Adds what `other` knows, which is a ring of the same cluster: its keys, which of them are revoked, and which one seals if
+    /// that is newer.
+    ///
+    /// # Errors
+    /// [`KeyFileError::OtherKey`] and [`KeyFileError::TooMany`]; the ring is as it was.
+    pub fn merge(&mut self, other: &Self) -> Result<(), KeyFileError> {
+        let same = |one: &MacKey, two: &MacKey| one.key.is_none() || two.key.is_none() || one.key == two.key;
+        let known = |key: &MacKey| self.keys.iter().find(|own| own.id == key.id);
+        if let Some(key) = other.keys.iter().find(|key| known(key).is_some_and(|own| !same(own, key))) {
+            return Err(KeyFileError::OtherKey { id: key.id });
+        }
+        let new: Vec<MacKey> = other.keys.iter().filter(|key| known(key).is_none()).cloned().collect();
+        if self.keys.len() + new.len() > KEYS_MAX {
+            return Err(KeyFileError::TooMany { keys: self.keys.len() + new.len() });
+        }
+        self.keys.extend(new);
+        self.keys.sort_unstable_by_key(|key| key.id);
+        for revoked in other.keys.iter().filter(|key| key.state == KeyState::Revoked) {
+            if let Some(own) = self.keys.iter_mut().find(|own| own.id == revoked.id) {
+                (own.state, own.key) = (KeyState::Revoked, None);
+            }
+        }
+        self.settle(other.keys.iter().find(|key| key.state == KeyState::Active).map(|key| key.id));
+        Ok(())
+    }
+
+    /// Gives the keys their states again: the newest active one seals, `active` counted in; all before it verify only.
+    fn settle(&mut self, active: Option<u32>) {
+        let usable = |key: &&MacKey| key.state != KeyState::Revoked;
+        let is_active = |key: &MacKey| key.state == KeyState::Active || Some(key.id) == active;
+        let active = self.keys.iter().filter(usable).filter(|key| is_active(key)).map(|key| key.id).max();
+        let is_old = |key: &&MacKey| key.state == KeyState::VerifyOnly;
+        let oldest_next = active.or_else(|| self.keys.iter().filter(is_old).map(|key| key.id).max());
+        for key in self.keys.iter_mut().filter(|key| key.state != KeyState::Revoked) {
+            key.state = match Some(key.id) {
+                id if id == active => KeyState::Active,
+                id if id > oldest_next => KeyState::Next,
+                _ => KeyState::VerifyOnly,
+            };
+        }
     }
 
     /// Refuses a key from now on, and forgets its bytes.
@@ -396,6 +445,31 @@ mod tests {
         ring.revoke(3).unwrap();
         assert_eq!((ring.activate(3), ring.add(400)), (Err(KeyError::Revoked { id: 3 }), Ok(4)));
         assert_eq!(ring.active().unwrap().0, 4);
+    }
+
+    #[test]
+    fn a_ring_that_is_carried_adds_keys_and_revocations_and_never_goes_back() {
+        let copy = |ring: &KeyRing| KeyRing::from_text(&ring.to_text()).unwrap();
+        let states = |ring: &KeyRing| ring.list().map(|(_, state, _)| state).collect::<Vec<_>>();
+        let mut ours = KeyRing::generate(100).unwrap();
+        let old = copy(&ours);
+        let mut theirs = copy(&ours);
+        theirs.add(200).unwrap();
+        ours.merge(&theirs).unwrap();
+        assert_eq!(states(&ours), [KeyState::Active, KeyState::Next]);
+        theirs.activate(2).unwrap();
+        theirs.revoke(1).unwrap();
+        ours.merge(&theirs).unwrap();
+        assert_eq!(states(&ours), [KeyState::Revoked, KeyState::Active]);
+        // An older file takes nothing back, neither the new key nor the revocation.
+        ours.merge(&old).unwrap();
+        assert_eq!(states(&ours), [KeyState::Revoked, KeyState::Active]);
+        assert_eq!(*copy(&ours).to_text(), *ours.to_text());
+        ours.revoke(2).unwrap();
+        ours.merge(&old).unwrap();
+        assert_eq!(states(&ours), [KeyState::Revoked, KeyState::Revoked]);
+        let mut stranger = KeyRing::generate(100).unwrap();
+        assert!(matches!(stranger.merge(&old), Err(KeyFileError::OtherKey { id: 1 })));
     }
 
     #[test]

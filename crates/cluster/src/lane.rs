@@ -162,7 +162,7 @@ impl Lane {
 
 /// Checks the peer, tells it the outcome, and hears its own.
 async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<Lane, LaneError> {
-    let checked = check(&stream, settings, wanted);
+    let checked = check(&stream, settings, wanted).await;
     let verdict = checked.as_ref().map_or_else(Refusal::verdict, |_| refusal::WELCOME);
     let said = async {
         stream.write_all(&[verdict]).await?;
@@ -188,14 +188,14 @@ async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted
     }
 }
 
-fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<NodeFacts, Refusal> {
+async fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<NodeFacts, Refusal> {
     let (_, session) = stream.get_ref();
     if session.alpn_protocol() != Some(PROTOCOL) {
         return Err(Refusal::WrongProtocol);
     }
     let certificate = session.peer_certificates().and_then(<[_]>::first).ok_or(Refusal::NoCertificate)?;
     let facts = NodeFacts::of_certificate(certificate)?;
-    if let Some(revoked) = settings.revocations.revokes(&facts)? {
+    if let Some(revoked) = settings.revocations.lookup(&facts).await? {
         return Err(Refusal::Revoked { id: facts.id, revoked });
     }
     if let Some(expected) = wanted.id.filter(|expected| *expected != facts.id) {

@@ -9,7 +9,8 @@
 //! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
 //! - `policy` chooses who computes a prompt, by measured rates.
 //! - `quarantine` lists producers that sent something wrong, and are not asked any more.
-//! - `files` writes the files of a cluster folder whole or not at all, and refuses secrets that others can read.
+//! - `files` reads and writes the files of a cluster folder: by one process at a time, whole or not at all, and none that
+//!   others may write. `list_file` keeps lists from getting shorter in silence.
 
 pub mod accounting;
 pub mod enrol;
@@ -20,6 +21,7 @@ pub mod identity;
 pub mod keys;
 pub mod lane;
 pub mod ledger;
+mod list_file;
 pub mod pacing;
 pub mod policy;
 pub mod quarantine;
@@ -27,5 +29,6 @@ mod random;
 #[cfg(target_os = "linux")]
 pub mod socket_options;
 
-pub use files::FileError;
+pub use files::{FileError, change_text};
+pub use list_file::ListFault;
 pub use random::{NoRandomness, number as unguessable_number, secret as unguessable_secret};

@@ -1,6 +1,10 @@
 //! The producers that sent wrong keys and values: `quarantine.toml`, read again whenever it changes.
 //!
 //! ```toml
+//! version = 2                         # see `list_file`
+//! count = 1
+//! shortened_unix_s = 0
+//!
 //! [[quarantined]]
 //! node = "64 hexadecimal digits"
 //! since_unix_s = 1796000000
@@ -11,21 +15,23 @@
 //! ```
 //!
 //! Unlike a revoked node, a quarantined one is still a member of the cluster: only this decoder does not ask it any more,
-//! until somebody who knows why lifts it. Without the file nobody is quarantined.
+//! until somebody who knows why lifts it. Where there never was a file nobody is quarantined.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, FileError, Secrecy, Stamp};
+use crate::files::{self, Content, FileError, Held, Secrecy, Watched};
 use crate::identity::NodeId;
+use crate::list_file::{self, HeadForm, ListFault};
 
 /// The list of a cluster folder. Shared by reference among threads.
 #[derive(Debug)]
 pub struct Quarantine {
-    path: PathBuf,
-    known: Mutex<Known>,
+    file: Watched<QuarantineList>,
+    /// Those that could not be written down: they count all the same.
+    unwritten: Mutex<Vec<NodeId>>,
 }
 
 /// A producer that sent something wrong.
@@ -69,23 +75,32 @@ pub enum QuarantineError {
         /// Counted from 1.
         entry: usize,
     },
+    /// A list that does not have all that it should.
+    #[error("{}: {fault}; entries are only taken off by muser cluster readmit", path.display())]
+    Fault {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: ListFault,
+    },
     /// It could not be written in this form.
     #[error("the quarantine cannot be written: {0}")]
     NotWritable(#[source] Box<toml::ser::Error>),
 }
 
-#[derive(Debug)]
-struct Known {
-    /// `None` where there is no file.
-    stamp: Option<Stamp>,
-    list: Vec<Quarantined>,
-    /// Those that could not be written down: they count all the same.
-    unwritten: Vec<NodeId>,
+/// A list as it was read.
+#[derive(Debug, Default)]
+struct QuarantineList {
+    entries: Vec<Quarantined>,
+    shortened_unix_s: u64,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ListForm {
+    version: Option<u32>,
+    count: Option<usize>,
+    shortened_unix_s: Option<u64>,
     #[serde(default)]
     quarantined: Vec<EntryForm>,
 }
@@ -107,42 +122,39 @@ impl Quarantine {
     /// # Errors
     /// [`QuarantineError`].
     pub fn load(path: &Path) -> Result<Self, QuarantineError> {
-        let stamp = stamp_of(path)?;
-        let known = Known { stamp, list: read(path)?, unwritten: Vec::new() };
-        Ok(Self { path: path.into(), known: Mutex::new(known) })
+        Ok(Self { file: Watched::load(path)?, unwritten: Mutex::new(Vec::new()) })
     }
 
-    /// Whether this node is quarantined, after reading the list again if it changed.
+    /// Whether this node is quarantined, after reading the list again if it changed. May wait for the disk for as long as
+    /// that takes: for commands.
     ///
     /// # Errors
-    /// The list changed and cannot be read; the node must not be asked.
+    /// The list changed and cannot be used; the node must not be asked. Who was on it before is quarantined still.
     pub fn holds(&self, node: NodeId) -> Result<bool, QuarantineError> {
-        let mut known = self.lock();
-        // Looked at before reading: a change in between is seen the next time.
-        let stamp = stamp_of(&self.path)?;
-        if stamp != known.stamp {
-            known.list = read(&self.path)?;
-            known.stamp = stamp;
-        }
-        Ok(known.unwritten.contains(&node) || known.list.iter().any(|entry| entry.node == node))
+        self.found(node, self.file.read().map(|list| list.has(node)))
     }
 
-    /// Adds a node, durably.
+    /// As [`Self::holds`]; the list is read in a thread of its own, and for two seconds at most.
+    ///
+    /// # Errors
+    /// As of [`Self::holds`], and that the disk does not answer.
+    pub async fn lookup(&self, node: NodeId) -> Result<bool, QuarantineError> {
+        self.found(node, self.file.current().await.map(|list| list.has(node)))
+    }
+
+    /// Adds a node, durably. May wait for the disk for as long as that takes.
     ///
     /// # Errors
     /// [`QuarantineError`]: then it counts as quarantined for as long as this value lives.
     pub fn add(&self, entry: Quarantined) -> Result<(), QuarantineError> {
-        let mut known = self.lock();
-        known.unwritten.push(entry.node);
         let node = entry.node;
-        let held = files::hold(&self.path, Secrecy::Public)?;
-        let mut list = read(&self.path)?;
-        list.push(entry);
-        held.replace(&text_of(&list)?)?;
-        // From now on the list says it, so that it can be lifted there.
-        known.unwritten.retain(|unwritten| *unwritten != node);
-        known.stamp = stamp_of(&self.path)?;
-        known.list = list;
+        self.unwritten().push(node);
+        let (held, mut list) = self.hold()?;
+        list.entries.push(entry);
+        held.replace(&list.text()?)?;
+        // From now on the list says it, so that it can be lifted there; it is read before anybody else can do so.
+        self.file.read()?;
+        self.unwritten().retain(|unwritten| *unwritten != node);
         Ok(())
     }
 
@@ -150,15 +162,14 @@ impl Quarantine {
     ///
     /// # Errors
     /// [`QuarantineError`]; the list is as it was.
-    pub fn readmit(&self, node: NodeId) -> Result<bool, QuarantineError> {
-        let held = files::hold(&self.path, Secrecy::Public)?;
-        let mut list = read(&self.path)?;
-        let before = list.len();
-        list.retain(|entry| entry.node != node);
-        if list.len() == before {
+    pub fn readmit(&self, node: NodeId, now_unix_s: u64) -> Result<bool, QuarantineError> {
+        let (held, mut list) = self.hold()?;
+        if !list.has(node) {
             return Ok(false);
         }
-        held.replace(&text_of(&list)?)?;
+        list.entries.retain(|entry| entry.node != node);
+        list.shortened_unix_s = list_file::shortened_again(list.shortened_unix_s, now_unix_s);
+        held.replace(&list.text()?)?;
         Ok(true)
     }
 
@@ -167,50 +178,84 @@ impl Quarantine {
     /// # Errors
     /// [`QuarantineError`].
     pub fn list(&self) -> Result<Vec<Quarantined>, QuarantineError> {
-        read(&self.path)
+        Ok(self.file.read()?.entries.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The outcome of a look at the list; or, if it cannot be used, at the one before.
+    fn found(&self, node: NodeId, found: Result<bool, QuarantineError>) -> Result<bool, QuarantineError> {
+        if self.unwritten().contains(&node) || self.file.known().has(node) && found.is_err() {
+            return Ok(true);
+        }
+        found
+    }
+
+    /// The list while no other process changes it.
+    fn hold(&self) -> Result<(Held, QuarantineList), QuarantineError> {
+        let held = files::hold(self.file.path(), Secrecy::Public)?;
+        let list = QuarantineList::read(self.file.path(), Some(&self.file.known()))?;
+        Ok((held, list))
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, Vec<NodeId>> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// `None` where there is no file.
-fn stamp_of(path: &Path) -> Result<Option<Stamp>, FileError> {
-    match Stamp::of(path) {
-        Err(FileError::Missing { .. }) => Ok(None),
-        stamp => stamp.map(Some),
+impl Content for QuarantineList {
+    type Error = QuarantineError;
+
+    fn read(path: &Path, known: Option<&Self>) -> Result<Self, QuarantineError> {
+        let list = match files::read(path, Secrecy::Public) {
+            Err(FileError::Missing { .. }) => Self::default(),
+            text => Self::parse(path, &text?)?,
+        };
+        if let Some(known) = known {
+            let missing = known.entries.iter().filter(|entry| !list.has(entry.node)).count();
+            let shortened = (known.shortened_unix_s, list.shortened_unix_s);
+            list_file::check_successor(missing, known.entries.len(), shortened)
+                .map_err(|fault| QuarantineError::Fault { path: path.into(), fault })?;
+        }
+        Ok(list)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<Quarantined>, QuarantineError> {
-    let text = match files::read(path, Secrecy::Public) {
-        Err(FileError::Missing { .. }) => return Ok(Vec::new()),
-        text => text?,
-    };
-    let list: ListForm = toml::from_str(&text)
-        .map_err(|error| QuarantineError::NotAList { path: path.into(), error: Box::new(error) })?;
-    let one = |(place, form): (usize, EntryForm)| {
-        let bad = || QuarantineError::BadEntry { path: path.into(), entry: place + 1 };
-        let node = NodeId::from_hex(&form.node).ok_or_else(bad)?;
-        let model = NodeId::from_hex(&form.model).ok_or_else(bad)?.0;
-        let EntryForm { since_unix_s, layer, position, found, .. } = form;
-        Ok(Quarantined { node, since_unix_s, model, layer, position, found })
-    };
-    list.quarantined.into_iter().enumerate().map(one).collect()
-}
+impl QuarantineList {
+    fn parse(path: &Path, text: &str) -> Result<Self, QuarantineError> {
+        let form: ListForm = toml::from_str(text)
+            .map_err(|error| QuarantineError::NotAList { path: path.into(), error: Box::new(error) })?;
+        let ListForm { version, count, shortened_unix_s, quarantined } = form;
+        let head = HeadForm { version, count, shortened_unix_s };
+        let fault = |fault| QuarantineError::Fault { path: path.into(), fault };
+        let shortened_unix_s = head.check(quarantined.len()).map_err(fault)?;
+        let one = |(place, form): (usize, EntryForm)| {
+            let bad = || QuarantineError::BadEntry { path: path.into(), entry: place + 1 };
+            let node = NodeId::from_hex(&form.node).ok_or_else(bad)?;
+            let model = NodeId::from_hex(&form.model).ok_or_else(bad)?.0;
+            let EntryForm { since_unix_s, layer, position, found, .. } = form;
+            Ok(Quarantined { node, since_unix_s, model, layer, position, found })
+        };
+        let entries = quarantined.into_iter().enumerate().map(one).collect::<Result<_, QuarantineError>>()?;
+        Ok(Self { entries, shortened_unix_s })
+    }
 
-fn text_of(list: &[Quarantined]) -> Result<String, QuarantineError> {
-    let form = |entry: &Quarantined| EntryForm {
-        node: entry.node.to_string(),
-        since_unix_s: entry.since_unix_s,
-        model: NodeId(entry.model).to_string(),
-        layer: entry.layer,
-        position: entry.position,
-        found: entry.found.clone(),
-    };
-    let list = ListForm { quarantined: list.iter().map(form).collect() };
-    toml::to_string(&list).map_err(|error| QuarantineError::NotWritable(Box::new(error)))
+    fn has(&self, node: NodeId) -> bool {
+        self.entries.iter().any(|entry| entry.node == node)
+    }
+
+    fn text(&self) -> Result<String, QuarantineError> {
+        let form = |entry: &Quarantined| EntryForm {
+            node: entry.node.to_string(),
+            since_unix_s: entry.since_unix_s,
+            model: NodeId(entry.model).to_string(),
+            layer: entry.layer,
+            position: entry.position,
+            found: entry.found.clone(),
+        };
+        let HeadForm { version, count, shortened_unix_s } = HeadForm::new(self.entries.len(), self.shortened_unix_s);
+        let quarantined = self.entries.iter().map(form).collect();
+        let list = ListForm { version, count, shortened_unix_s, quarantined };
+        toml::to_string(&list).map_err(|error| QuarantineError::NotWritable(Box::new(error)))
+    }
 }
 
 #[cfg(test)]
@@ -236,10 +281,20 @@ mod tests {
         let other = Quarantine::load(&path).unwrap();
         assert_eq!(other.list().unwrap(), [entry(1, 50), entry(2, 60)]);
         assert!(other.holds(NodeId([2; 32])).unwrap());
-        assert!(other.readmit(NodeId([1; 32])).unwrap() && !other.readmit(NodeId([1; 32])).unwrap());
+        assert!(other.readmit(NodeId([1; 32]), 9).unwrap() && !other.readmit(NodeId([1; 32]), 9).unwrap());
         assert!(!ours.holds(NodeId([1; 32])).unwrap() && ours.holds(NodeId([2; 32])).unwrap());
-        fs::remove_file(&path).unwrap();
-        assert!(!ours.holds(NodeId([2; 32])).unwrap());
+        // A list that is cut, or gone, lifts nothing.
+        let whole = fs::read(&path).unwrap();
+        for len in (0..whole.len() - 1).map(Some).chain([None]) {
+            match len {
+                Some(len) => fs::write(&path, &whole[..len]).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            assert!(ours.holds(NodeId([2; 32])).unwrap() && ours.holds(NodeId([3; 32])).is_err(), "{len:?}");
+            assert!(ours.readmit(NodeId([2; 32]), 10).is_err() && ours.add(entry(4, 1)).is_err(), "{len:?}");
+        }
+        fs::write(&path, &whole).unwrap();
+        assert!(!ours.holds(NodeId([3; 32])).unwrap());
     }
 
     #[test]
@@ -252,7 +307,7 @@ mod tests {
         assert!(matches!(Quarantine::load(&path), Err(QuarantineError::NotAList { .. })));
         assert!(matches!(ours.add(entry(1, 5)), Err(QuarantineError::NotAList { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "quarantined = 7");
-        fs::write(&path, "").unwrap();
+        fs::remove_file(&path).unwrap();
         // It could not be written down, and counts all the same.
         assert!(ours.holds(NodeId([1; 32])).unwrap() && !ours.holds(NodeId([2; 32])).unwrap());
         let text =

@@ -148,8 +148,12 @@ impl RemotePrefill {
         listener: &mut BringingListener<'_>,
     ) -> Result<Begun, ApiError> {
         let mut source = Source::default();
-        let is_asked = |remote: &&Remote| !self.auditor.excludes(remote.address());
-        let mut left: Vec<&Remote> = self.producers.iter().filter(is_asked).collect();
+        let mut left: Vec<&Remote> = Vec::with_capacity(self.producers.len());
+        for remote in &self.producers {
+            if !self.auditor.excludes(remote.address()).await {
+                left.push(remote);
+            }
+        }
         if request.prompt.len() < self.settings.tokens_min {
             return self.here(host, request, (source, 0)).await;
         }

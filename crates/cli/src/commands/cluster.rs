@@ -22,8 +22,8 @@ use muser_cluster::keys::{KeyRing, KeyState};
 use crate::failure::Failure;
 use crate::output::tell;
 use crate::settings::cluster::{
-    BeginArgs, ClusterArgs, ClusterCommand, DAY_S, FolderArgs, GrantArgs, KeyArgs, LifetimeArgs, ReadmitArgs,
-    RenewArgs, RevokeArgs,
+    BeginArgs, ClusterArgs, ClusterCommand, DAY_S, FolderArgs, GrantArgs, ImportArgs, KeyArgs, LifetimeArgs,
+    ReadmitArgs, RenewArgs, RevokeArgs,
 };
 pub use failure::ClusterFailure;
 pub use new_folder::NewFolder;
@@ -37,6 +37,8 @@ pub fn run(args: &ClusterArgs) -> Result<(), Failure> {
         ClusterCommand::RotateKeys(args) => rotate_keys(args),
         ClusterCommand::ActivateKey(args) => activate_key(args),
         ClusterCommand::Revoke(args) => revoke(args),
+        ClusterCommand::Import(args) => import(args),
+        ClusterCommand::Prune(args) => prune(args),
         ClusterCommand::RevokeKey(args) => revoke_key(args),
         ClusterCommand::Renew(args) => renew(args),
         ClusterCommand::Readmit(args) => readmit(args),
@@ -81,7 +83,7 @@ fn make_other(args: &GrantArgs) -> Result<([u8; 32], NodeFacts), ClusterFailure>
     folder.join(authority.certificate_pem(), &keys)?;
     // A machine that comes later must not admit what the others refuse.
     let revocations = folder.load_revocations()?;
-    revoked.into_iter().try_for_each(|(revoked, since_unix_s)| revocations.revoke(revoked, since_unix_s))?;
+    revocations.revoke_all(&revoked)?;
     let granted = Grant { name: args.name.clone(), roles: args.roles.into(), lifetime_s: seconds(args.lifetime) };
     let node = make_node(&folder, &authority, &granted, now)?;
     new.finish()?;
@@ -127,7 +129,8 @@ fn activate(folder: &ClusterFolder, id: u32) -> Result<(), ClusterFailure> {
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let revoked = args.revoked.0;
     add_revoked(&ClusterFolder::new(&args.folder), revoked)?;
-    tell(format_args!("carry {}/revoked.toml to every machine of the cluster", shell_word(&args.folder)));
+    let folder = shell_word(&args.folder);
+    tell(format_args!("carry {folder}/revoked.toml to every machine: muser cluster import FOLDER --revoked FILE"));
     print_line(match revoked {
         Revoked::Node(id) => format!("revoked   node {id}"),
         Revoked::Serial(serial) => format!("revoked   serial {serial}"),
@@ -139,9 +142,42 @@ fn add_revoked(folder: &ClusterFolder, revoked: Revoked) -> Result<(), ClusterFa
     Ok(folder.load_revocations()?.revoke(revoked, now_unix_s()?)?)
 }
 
+fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let folder = ClusterFolder::new(&args.folder);
+    if let Some(carried) = &args.revoked {
+        let count = take_revoked(&folder, carried, args.instead.then(now_unix_s).transpose()?)?;
+        print_line(format_args!("revoked   {count} entries"))?;
+    }
+    if let Some(carried) = &args.keys {
+        folder.import_keys(carried).map_err(ClusterFailure::from)?;
+        let keys = folder.load_keys().map_err(ClusterFailure::from)?;
+        keys.list().try_for_each(|(id, state, _)| print_line(format_args!("{state:<11} {id}")))?;
+    }
+    Ok(())
+}
+
+/// Takes a deny-list in addition to the one here, or instead of it at a time. Returns how many entries there are then.
+fn take_revoked(folder: &ClusterFolder, carried: &Path, instead_unix_s: Option<u64>) -> Result<usize, ClusterFailure> {
+    match instead_unix_s {
+        None => folder.import_revocations(carried)?,
+        Some(now) => folder.put_revocations(carried, now)?,
+    }
+    Ok(folder.load_revocations()?.list()?.len())
+}
+
+fn prune(args: &FolderArgs) -> Result<(), Failure> {
+    let pruned = take_off_expired(&ClusterFolder::new(&args.folder))?;
+    print_line(format_args!("pruned    {pruned} certificates"))
+}
+
+fn take_off_expired(folder: &ClusterFolder) -> Result<usize, ClusterFailure> {
+    Ok(folder.load_revocations()?.prune(now_unix_s()?)?)
+}
+
 fn revoke_key(args: &KeyArgs) -> Result<(), Failure> {
     let left = forget_key(&ClusterFolder::new(&args.folder), args.id.get())?;
-    tell(format_args!("carry {}/keys.toml to every machine of the cluster", shell_word(&args.folder)));
+    let folder = shell_word(&args.folder);
+    tell(format_args!("carry {folder}/keys.toml to every machine: muser cluster import FOLDER --keys FILE"));
     if left == KeysLeft::NoneActive {
         tell("no MAC key is active now, nothing can be sealed: muser cluster rotate-keys makes one");
     }
@@ -197,7 +233,7 @@ fn readmit(args: &ReadmitArgs) -> Result<(), Failure> {
 }
 
 fn lift_quarantine(args: &ReadmitArgs) -> Result<(), ClusterFailure> {
-    match ClusterFolder::new(&args.folder).load_quarantine()?.readmit(args.node)? {
+    match ClusterFolder::new(&args.folder).load_quarantine()?.readmit(args.node, now_unix_s()?)? {
         true => Ok(()),
         false => Err(ClusterFailure::NotQuarantined { node: args.node, folder: args.folder.clone() }),
     }

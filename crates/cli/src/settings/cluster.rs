@@ -41,6 +41,13 @@ pub enum ClusterCommand {
     ///
     /// What uses this folder knows at once; every other machine needs the new revoked.toml.
     Revoke(RevokeArgs),
+    /// Take a deny-list or MAC keys that were carried here from another machine of the cluster.
+    ///
+    /// What is here already stays: nothing is admitted again that was revoked here, and no older key seals again. What uses
+    /// this folder knows at once.
+    Import(ImportArgs),
+    /// Take certificates off the deny-list that have run out by now. Nodes stay on it.
+    Prune(FolderArgs),
     /// Refuse a MAC key from now on, and forget its bytes.
     RevokeKey(KeyArgs),
     /// Sign a new certificate for the same key, name and roles.
@@ -124,10 +131,10 @@ pub struct ShowArgs {
     pub json: bool,
 }
 
-/// `muser cluster rotate-keys`.
+/// `muser cluster rotate-keys` and `prune`.
 #[derive(Args, Debug)]
 pub struct FolderArgs {
-    /// Folder that began the cluster.
+    /// Cluster folder; for rotate-keys, the one that began the cluster.
     pub folder: PathBuf,
 }
 
@@ -156,6 +163,22 @@ impl FromStr for NodeOrSerial {
             format!("needs 64 hexadecimal digits of a node id, or 32 of a serial, not {given} characters")
         })
     }
+}
+
+/// `muser cluster import`.
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// Cluster folder of this machine.
+    pub folder: PathBuf,
+    /// Deny-list of another machine: its revoked.toml.
+    #[arg(long, value_name = "FILE", required_unless_present = "keys")]
+    pub revoked: Option<PathBuf>,
+    /// MAC keys of another machine: its keys.toml.
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+    /// Take the deny-list in the place of the one here, which is damaged or lost.
+    #[arg(long, requires = "revoked")]
+    pub instead: bool,
 }
 
 /// `muser cluster activate-key` and `revoke-key`.

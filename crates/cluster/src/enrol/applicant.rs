@@ -146,7 +146,6 @@ fn fill(folder: &ClusterFolder, ticket: &Ticket, grant: &Grant) -> Result<(NodeI
     }
     folder.join(&grant.authority, &KeyRing::from_text(&grant.keys)?)?;
     folder.save_node_certificate(&grant.certificate)?;
-    let revocations = folder.load_revocations()?;
-    grant.revoked.iter().try_for_each(|(revoked, since_unix_s)| revocations.revoke(*revoked, *since_unix_s))?;
+    folder.load_revocations()?.revoke_all(&grant.revoked)?;
     Ok((grant.issuer, grant.issuer_roles))
 }

@@ -136,16 +136,19 @@ impl Member {
     }
 
     /// The keys as they are now.
-    fn keys(&self) -> Result<Arc<Keys>, TrustError> {
-        self.trust.as_ref().map_or_else(|| Ok(Arc::clone(&self.keys)), |trust| trust.keys())
+    async fn keys(&self) -> Result<Arc<Keys>, TrustError> {
+        match &self.trust {
+            Some(trust) => trust.keys().await,
+            None => Ok(Arc::clone(&self.keys)),
+        }
     }
 
     /// The keys as they are now, for a peer that is admitted still.
-    fn keys_for(&self, peer: &NodeFacts) -> Result<Arc<Keys>, TrustError> {
+    async fn keys_for(&self, peer: &NodeFacts) -> Result<Arc<Keys>, TrustError> {
         if let Some(trust) = &self.trust {
-            trust.admits(peer)?;
+            trust.admits(peer).await?;
         }
-        self.keys()
+        self.keys().await
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Remote {
     clock: UnixClock,
     settings: RemoteSettings,
     quarantine: Option<Arc<Quarantine>>,
+    /// Since this was made.
+    steady: Clock,
     idle: Mutex<Vec<Link>>,
 }
 
@@ -142,6 +144,12 @@ pub enum BringError {
     /// The handoff cannot be put on record as used.
     #[error(transparent)]
     Ledger(#[from] RecordError),
+    /// The ledger's disk does not answer. Should the entry be written later, it is never used.
+    #[error("the handoff was not recorded within {} s: the ledger's disk does not answer", limit.as_secs_f64())]
+    LedgerSlow {
+        /// Time limit.
+        limit: Duration,
+    },
     /// It sent something wrong once, and nobody has lifted its quarantine since. It was not asked.
     #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
     Quarantined(NodeId),
@@ -203,7 +211,8 @@ impl Remote {
         clock: UnixClock,
         settings: RemoteSettings,
     ) -> Self {
-        Self { connector, shape, member, ledger, clock, settings, quarantine: None, idle: Mutex::new(Vec::new()) }
+        let (quarantine, steady, idle) = (None, Clock::start(), Mutex::new(Vec::new()));
+        Self { connector, shape, member, ledger, clock, settings, quarantine, steady, idle }
     }
 
     /// Asks nobody who is quarantined.
@@ -323,11 +332,11 @@ impl Remote {
     ) -> Result<Stats, BringError> {
         let node = link.lane.peer().id;
         if let Some(quarantine) = &self.quarantine
-            && quarantine.holds(node)?
+            && quarantine.lookup(node).await?
         {
             return Err(BringError::Quarantined(node));
         }
-        let keys = self.member.keys_for(link.lane.peer())?;
+        let keys = self.member.keys_for(link.lane.peer()).await?;
         let expires_in = self.settings.expires_in.saturating_sub(began.elapsed());
         let request = self.request(installation, keys.active.ok_or(BringError::NoKey)?, expires_in)?;
         link.receiver.set_keys(keys.macs.clone());
@@ -348,7 +357,7 @@ impl Remote {
                 Some(ReceiverEvent::Accepted(accept)) => accept,
                 Some(ReceiverEvent::Complete(stats)) => {
                     // They may have changed while it came.
-                    let keys = self.member.keys_for(link.lane.peer())?;
+                    let keys = self.member.keys_for(link.lane.peer()).await?;
                     keys.macs.to_serve(key_id).map_err(RequestError::from)?;
                     link.receiver.installed()?;
                     link.flush(self.settings.stall_limit).await?;
@@ -408,14 +417,17 @@ impl Remote {
             }
             recorded => recorded,
         };
-        match tokio::task::spawn_blocking(record).await {
-            Ok(recorded) => Ok(recorded?),
-            Err(_) => Err(BringError::Ledger(RecordError::Poisoned)),
+        let limit = self.settings.stall_limit;
+        match timeout(limit, tokio::task::spawn_blocking(record)).await {
+            Ok(Ok(recorded)) => Ok(recorded?),
+            Ok(Err(_)) => Err(BringError::Ledger(RecordError::Poisoned)),
+            Err(_) => Err(BringError::LedgerSlow { limit }),
         }
     }
 
+    /// By the ledger, for whose entries it is.
     fn unix_ms(&self) -> u64 {
-        (self.clock)().saturating_mul(1000)
+        self.ledger.time((self.clock)().saturating_mul(1000), self.steady.now_ms())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {

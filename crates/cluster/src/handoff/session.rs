@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
             if self.take().await.is_break() {
                 return;
             }
-            let has_more_to_say = self.say();
+            let has_more_to_say = self.say().await;
             if self.sender.is_closed() {
                 let closed_at = *closed_at.get_or_insert_with(Instant::now);
                 if self.has_kernel_all() || closed_at.elapsed() > self.producer.stall_limit() {
@@ -168,7 +168,7 @@ impl<'a> Session<'a> {
                 Happened::Read(Ok(())) => {
                     if self.work.is_none() {
                         // It may be a request. If there are no keys, that is said when it has been read.
-                        let _ = self.renew_keys();
+                        let _ = self.renew_keys().await;
                     }
                 }
                 Happened::Pushed(Ok(bytes)) => {
@@ -233,8 +233,8 @@ impl<'a> Session<'a> {
     }
 
     /// Takes over this node's keys as they are now, for a receiver that is admitted still.
-    fn renew_keys(&mut self) -> Result<(), TrustError> {
-        let keys = self.producer.member.keys_for(self.lane.peer())?;
+    async fn renew_keys(&mut self) -> Result<(), TrustError> {
+        let keys = self.producer.member.keys_for(self.lane.peer()).await?;
         if self.keys.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &keys)) {
             self.sender.set_keys(keys.macs.clone());
             self.keys = Some(keys);
@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
 
     /// Begins what is asked for, unless this node's keys or deny-list do not allow it.
     async fn begin(&mut self, request: &Request) -> Result<Work, (RefuseCode, String)> {
-        match self.renew_keys() {
+        match self.renew_keys().await {
             Ok(()) => self.producer.begin(request).await,
             Err(error) => {
                 (self.tell)(ProducerNews::Untrusted(error));
@@ -256,7 +256,7 @@ impl<'a> Session<'a> {
     /// What the receiver says. Breaks if nothing more is to be said to it.
     async fn hear(&mut self, event: SenderEvent) -> ControlFlow<()> {
         if matches!(event, SenderEvent::Request(_))
-            && let Err(error @ TrustError::Revoked { .. }) = self.renew_keys()
+            && let Err(error @ TrustError::Revoked { .. }) = self.renew_keys().await
         {
             // With a new lane it will be told.
             (self.tell)(ProducerNews::Untrusted(error));
@@ -342,14 +342,14 @@ impl<'a> Session<'a> {
 
     /// Says what there is room for, up to one frame of pages, so that other lanes have their turn. Returns whether there is
     /// more to say now.
-    fn say(&mut self) -> bool {
+    async fn say(&mut self) -> bool {
         while let Some(work) = &mut self.work
             && self.sender.wants_more()
             && let Some(next) = work.outbox.pop_front()
         {
             let said = match next {
                 Outgoing::Commit => {
-                    self.commit();
+                    self.commit().await;
                     return false;
                 }
                 Outgoing::Progress(rows) => self.sender.progress(rows),
@@ -373,12 +373,12 @@ impl<'a> Session<'a> {
     }
 
     /// Signs what was sent: once the kernel has it, and if keys and deny-list still allow it.
-    fn commit(&mut self) {
+    async fn commit(&mut self) {
         if !self.has_kernel_all() {
             self.work.iter_mut().for_each(|work| work.outbox.push_front(Outgoing::Commit));
             return;
         }
-        if let Err(error) = self.renew_keys() {
+        if let Err(error) = self.renew_keys().await {
             (self.tell)(ProducerNews::Untrusted(error));
             return self.give_up();
         }

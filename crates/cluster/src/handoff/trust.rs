@@ -3,12 +3,12 @@
 //!
 //! A file that cannot be read stops handoffs until it can: nothing that was known before is used instead.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use muser_wire::{KeyState as WireKeyState, MacKeys};
 
-use crate::files::{FileError, Stamp};
+use crate::files::{Content, Watched};
 use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
 use crate::keys::{KeyFileError, KeyRing, KeyState};
 
@@ -41,9 +41,8 @@ pub enum TrustError {
 /// The keys and the deny-list in a cluster folder.
 #[derive(Debug)]
 pub struct Trust {
-    folder: ClusterFolder,
     revocations: Arc<Revocations>,
-    known: Mutex<Known>,
+    keys: Watched<Keys>,
 }
 
 /// MAC keys as the protocol wants them.
@@ -54,38 +53,37 @@ pub(super) struct Keys {
     pub(super) active: Option<u32>,
 }
 
-#[derive(Debug)]
-struct Known {
-    stamp: Stamp,
-    keys: Arc<Keys>,
-}
-
 impl Trust {
     /// Reads the keys; the deny-list is shared with whoever admits lanes.
     ///
     /// # Errors
     /// [`TrustError::Keys`].
     pub fn load(folder: ClusterFolder, revocations: Arc<Revocations>) -> Result<Self, TrustError> {
-        let known = Known::read(&folder)?;
-        Ok(Self { folder, revocations, known: Mutex::new(known) })
+        let path = folder.keys();
+        let keys = Watched::load(&path).map_err(|error| TrustError::Keys { path, error })?;
+        Ok(Self { revocations, keys })
     }
 
     /// The keys, after reading them again if they changed.
-    pub(super) fn keys(&self) -> Result<Arc<Keys>, TrustError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = Stamp::of(&self.folder.keys()).map_err(|error| keys_error(&self.folder, error.into()))?;
-        if stamp != known.stamp {
-            *known = Known::read(&self.folder)?;
-        }
-        Ok(Arc::clone(&known.keys))
+    pub(super) async fn keys(&self) -> Result<Arc<Keys>, TrustError> {
+        let path = self.keys.path();
+        self.keys.current().await.map_err(|error| TrustError::Keys { path: path.to_owned(), error })
     }
 
     /// Whether the peer is admitted still.
-    pub(super) fn admits(&self, peer: &NodeFacts) -> Result<(), TrustError> {
-        match self.revocations.revokes(peer)? {
+    pub(super) async fn admits(&self, peer: &NodeFacts) -> Result<(), TrustError> {
+        match self.revocations.lookup(peer).await? {
             Some(revoked) => Err(TrustError::Revoked { id: peer.id, revoked }),
             None => Ok(()),
         }
+    }
+}
+
+impl Content for Keys {
+    type Error = KeyFileError;
+
+    fn read(path: &Path, _: Option<&Self>) -> Result<Self, KeyFileError> {
+        Ok(Self::of(&KeyRing::load(path)?))
     }
 }
 
@@ -103,17 +101,4 @@ impl Keys {
         }
         Self { macs, active: ring.active().ok().map(|(id, _)| id) }
     }
-}
-
-impl Known {
-    fn read(folder: &ClusterFolder) -> Result<Self, TrustError> {
-        // Looked at before reading: a change in between is seen the next time.
-        let stamp = Stamp::of(&folder.keys()).map_err(|error: FileError| keys_error(folder, error.into()))?;
-        let ring = folder.load_keys().map_err(|error| keys_error(folder, error))?;
-        Ok(Self { stamp, keys: Arc::new(Keys::of(&ring)) })
-    }
-}
-
-fn keys_error(folder: &ClusterFolder, error: KeyFileError) -> TrustError {
-    TrustError::Keys { path: folder.keys(), error }
 }

@@ -195,6 +195,32 @@ impl ClusterFolder {
         Revocations::load(&self.file("revoked.toml"))
     }
 
+    /// Adds to the deny-list what is on another machine's, which was carried here.
+    ///
+    /// # Errors
+    /// [`RevocationsError`], also if the list here is not whole; it is as it was.
+    pub fn import_revocations(&self, carried: &Path) -> Result<(), RevocationsError> {
+        Revocations::import(&self.file("revoked.toml"), carried)
+    }
+
+    /// Takes another machine's deny-list, which was carried here, instead of what is here.
+    ///
+    /// # Errors
+    /// [`RevocationsError`]; the list is as it was.
+    pub fn put_revocations(&self, carried: &Path, now_unix_s: u64) -> Result<(), RevocationsError> {
+        Revocations::put_instead(&self.file("revoked.toml"), carried, now_unix_s)
+    }
+
+    /// Adds to the MAC keys what is in another machine's file, which was carried here.
+    ///
+    /// # Errors
+    /// [`KeyFileError`], also if it is of another cluster; the keys are as they were.
+    pub fn import_keys(&self, carried: &Path) -> Result<(), KeyFileError> {
+        let text = zeroize::Zeroizing::new(files::read_carried(carried)?);
+        let carried = KeyRing::from_text(&text)?;
+        self.change_keys(|keys| keys.merge(&carried))
+    }
+
     /// The MAC keys.
     ///
     /// # Errors

@@ -1,6 +1,10 @@
 //! The nodes and certificates that are no longer admitted: `revoked.toml`, read again whenever it changes.
 //!
 //! ```toml
+//! version = 2                         # see `list_file`
+//! count = 1
+//! shortened_unix_s = 0
+//!
 //! [[revoked]]
 //! node = "64 hexadecimal digits"      # or serial = "32 hexadecimal digits"
 //! since_unix_s = 1796000000
@@ -8,12 +12,13 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use super::authority::{CLOCK_SKEW_S, LIFETIME_MAX_S};
 use super::facts::{NodeFacts, NodeId, Serial};
-use crate::files::{self, FileError, Secrecy, Stamp};
+use crate::files::{self, Content, FileError, Held, Secrecy, Watched};
+use crate::list_file::{self, HeadForm, ListFault};
 
 /// What was revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,18 +31,9 @@ pub enum Revoked {
 
 /// The deny-list of a cluster folder. Shared by reference among threads.
 #[derive(Debug)]
-pub struct Revocations {
-    path: PathBuf,
-    known: Mutex<Known>,
-}
+pub struct Revocations(Watched<DenyList>);
 
-#[derive(Debug)]
-struct Known {
-    stamp: Stamp,
-    revoked: HashSet<Revoked>,
-}
-
-/// Why the deny-list cannot be used. Nobody is admitted then.
+/// Deny-list that cannot be used. Nobody is admitted then, and the file is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RevocationsError {
@@ -61,50 +57,70 @@ pub enum RevocationsError {
         /// Counted from 1.
         entry: usize,
     },
+    /// A list that does not have all that it should.
+    #[error(
+        "{}: {fault}; take the whole list of another machine: muser cluster import FOLDER --revoked FILE (--instead if this one is lost)",
+        path.display()
+    )]
+    Fault {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: ListFault,
+    },
 }
 
-#[derive(Serialize, Deserialize)]
+/// A list as it was read.
+#[derive(Debug)]
+struct DenyList {
+    /// With seconds since 1970, in the order of the file.
+    entries: Vec<(Revoked, u64)>,
+    revoked: HashSet<Revoked>,
+    shortened_unix_s: u64,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ListForm {
+    version: Option<u32>,
+    count: Option<usize>,
+    shortened_unix_s: Option<u64>,
     #[serde(default)]
     revoked: Vec<EntryForm>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EntryForm {
-    #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     serial: Option<String>,
     since_unix_s: u64,
 }
 
 impl Revocations {
-    /// Reads the list. A list that is gone is an error, not an empty list.
+    /// Reads the list. A list that is gone, or cut, is an error, not an empty list.
     ///
     /// # Errors
     /// [`RevocationsError`].
     pub fn load(path: &Path) -> Result<Self, RevocationsError> {
-        let stamp = Stamp::of(path)?;
-        let revoked = revoked_of(path, &read(path)?)?;
-        Ok(Self { path: path.into(), known: Mutex::new(Known { stamp, revoked }) })
+        Watched::load(path).map(Self)
     }
 
-    /// Whether this certificate or its node is revoked, after reading the list again if it changed.
+    /// Whether this certificate or its node is revoked, after reading the list again if it changed. May wait for the disk for
+    /// as long as that takes: for commands.
     ///
     /// # Errors
-    /// The list changed and cannot be read; the certificate must not be admitted.
+    /// The list changed and cannot be used; the certificate must not be admitted. What was on it before is revoked still.
     pub fn revokes(&self, facts: &NodeFacts) -> Result<Option<Revoked>, RevocationsError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Looked at before reading: a change in between is seen the next time.
-        let stamp = Stamp::of(&self.path)?;
-        if stamp != known.stamp {
-            known.revoked = revoked_of(&self.path, &read(&self.path)?)?;
-            known.stamp = stamp;
-        }
-        let either = [Revoked::Node(facts.id), Revoked::Serial(facts.serial)];
-        Ok(either.into_iter().find(|revoked| known.revoked.contains(revoked)))
+        self.found(facts, self.0.read().map(|list| list.find(facts)))
+    }
+
+    /// As [`Self::revokes`]; the list is read in a thread of its own, and for two seconds at most.
+    ///
+    /// # Errors
+    /// As of [`Self::revokes`], and that the disk does not answer.
+    pub async fn lookup(&self, facts: &NodeFacts) -> Result<Option<Revoked>, RevocationsError> {
+        self.found(facts, self.0.current().await.map(|list| list.find(facts)))
     }
 
     /// Adds to the list, durably, what is not on it yet.
@@ -112,17 +128,38 @@ impl Revocations {
     /// # Errors
     /// [`RevocationsError`]; the list is as it was.
     pub fn revoke(&self, revoked: Revoked, now_unix_s: u64) -> Result<(), RevocationsError> {
-        let held = files::hold(&self.path, Secrecy::Public)?;
-        let mut list = parse(&self.path, &held.read()?)?;
-        if revoked_of(&self.path, &list)?.contains(&revoked) {
-            return Ok(());
+        self.revoke_all(&[(revoked, now_unix_s)])
+    }
+
+    /// Likewise for many entries, with seconds since 1970, by writing the list once.
+    ///
+    /// # Errors
+    /// [`RevocationsError`]; the list is as it was.
+    pub fn revoke_all(&self, more: &[(Revoked, u64)]) -> Result<(), RevocationsError> {
+        let (held, mut list) = self.hold()?;
+        let before = list.entries.len();
+        list.add(more);
+        if list.entries.len() > before {
+            held.replace(&list.text())?;
         }
-        let (node, serial) = match revoked {
-            Revoked::Node(id) => (Some(id.to_string()), None),
-            Revoked::Serial(serial) => (None, Some(serial.to_string())),
-        };
-        list.revoked.push(EntryForm { node, serial, since_unix_s: now_unix_s });
-        Ok(held.replace(&text_of(&list))?)
+        Ok(())
+    }
+
+    /// Takes serials off the list whose certificates have run out by now, whenever they were made. Returns how many.
+    ///
+    /// # Errors
+    /// [`RevocationsError`]; the list is as it was.
+    pub fn prune(&self, now_unix_s: u64) -> Result<usize, RevocationsError> {
+        let (held, mut list) = self.hold()?;
+        let before = list.entries.len();
+        let oldest_unix_s = now_unix_s.saturating_sub(LIFETIME_MAX_S + CLOCK_SKEW_S);
+        list.entries.retain(|(revoked, since)| matches!(revoked, Revoked::Node(_)) || *since >= oldest_unix_s);
+        let pruned = before - list.entries.len();
+        if pruned > 0 {
+            list.shortened_unix_s = list_file::shortened_again(list.shortened_unix_s, now_unix_s);
+            held.replace(&list.text())?;
+        }
+        Ok(pruned)
     }
 
     /// All that was revoked and since when, in seconds since 1970; in the order of the file, which is read again.
@@ -130,52 +167,120 @@ impl Revocations {
     /// # Errors
     /// [`RevocationsError`].
     pub fn list(&self) -> Result<Vec<(Revoked, u64)>, RevocationsError> {
-        entries_of(&self.path, &read(&self.path)?)
+        Ok(self.0.read()?.entries.clone())
     }
 
-    /// Writes an empty list where there is none.
-    pub(super) fn create(path: &Path) -> Result<(), FileError> {
-        files::create(path, "", Secrecy::Public)
+    /// Adds to the list at `path` what is on the list at `carried`, which came from another machine.
+    ///
+    /// # Errors
+    /// [`RevocationsError`], also if the list at `path` is not whole; it is as it was.
+    pub(super) fn import(path: &Path, carried: &Path) -> Result<(), RevocationsError> {
+        let list = DenyList::carried(carried)?;
+        Self::load(path)?.revoke_all(&list.entries)
+    }
+
+    /// Puts the list at `carried` in the place of the one at `path`, whatever that is.
+    ///
+    /// # Errors
+    /// [`RevocationsError`]; the list at `path` is as it was.
+    pub(super) fn put_instead(path: &Path, carried: &Path, now_unix_s: u64) -> Result<(), RevocationsError> {
+        let mut list = DenyList::carried(carried)?;
+        let held = files::hold(path, Secrecy::Public)?;
+        let before = held.read().ok().and_then(|text| DenyList::parse(path, &text).ok());
+        let before = before.map_or(list.shortened_unix_s, |before| before.shortened_unix_s.max(list.shortened_unix_s));
+        list.shortened_unix_s = list_file::shortened_again(before, now_unix_s);
+        Ok(held.replace(&list.text())?)
+    }
+
+    /// Writes a list without entries where there is none.
+    pub(crate) fn create(path: &Path) -> Result<(), FileError> {
+        files::create(path, &HeadForm::new(0, 0).text(), Secrecy::Public)
+    }
+
+    /// The outcome of a look at the list; or, if it cannot be used, at the one before.
+    fn found(
+        &self,
+        facts: &NodeFacts,
+        found: Result<Option<Revoked>, RevocationsError>,
+    ) -> Result<Option<Revoked>, RevocationsError> {
+        found.or_else(|error| self.0.known().find(facts).map(Some).ok_or(error))
+    }
+
+    /// The list while no other process changes it.
+    fn hold(&self) -> Result<(Held, DenyList), RevocationsError> {
+        let held = files::hold(self.0.path(), Secrecy::Public)?;
+        let list = DenyList::parse(self.0.path(), &held.read()?)?;
+        list.succeeds(self.0.path(), &self.0.known())?;
+        Ok((held, list))
     }
 }
 
-fn text_of(list: &ListForm) -> String {
-    let mut text = String::new();
-    for EntryForm { node, serial, since_unix_s } in &list.revoked {
-        text += "[[revoked]]\n";
-        for (key, digits) in [("node", node), ("serial", serial)] {
-            if let Some(digits) = digits {
-                text += &format!("{key} = \"{digits}\"\n");
-            }
-        }
-        text += &format!("since_unix_s = {since_unix_s}\n");
+impl Content for DenyList {
+    type Error = RevocationsError;
+
+    fn read(path: &Path, known: Option<&Self>) -> Result<Self, RevocationsError> {
+        let list = Self::parse(path, &files::read(path, Secrecy::Public)?)?;
+        known.map_or(Ok(()), |known| list.succeeds(path, known))?;
+        Ok(list)
     }
-    text
 }
 
-fn read(path: &Path) -> Result<ListForm, RevocationsError> {
-    parse(path, &files::read(path, Secrecy::Public)?)
-}
-
-fn parse(path: &Path, text: &str) -> Result<ListForm, RevocationsError> {
-    toml::from_str(text).map_err(|error| RevocationsError::NotAList { path: path.into(), error: Box::new(error) })
-}
-
-fn revoked_of(path: &Path, list: &ListForm) -> Result<HashSet<Revoked>, RevocationsError> {
-    Ok(entries_of(path, list)?.into_iter().map(|(revoked, _)| revoked).collect())
-}
-
-fn entries_of(path: &Path, list: &ListForm) -> Result<Vec<(Revoked, u64)>, RevocationsError> {
-    let one = |(place, form): (usize, &EntryForm)| {
-        let revoked = match (&form.node, &form.serial) {
-            (Some(digits), None) => NodeId::from_hex(digits).map(Revoked::Node),
-            (None, Some(digits)) => Serial::from_hex(digits).map(Revoked::Serial),
-            _ => None,
+impl DenyList {
+    fn parse(path: &Path, text: &str) -> Result<Self, RevocationsError> {
+        let form: ListForm = toml::from_str(text)
+            .map_err(|error| RevocationsError::NotAList { path: path.into(), error: Box::new(error) })?;
+        let ListForm { version, count, shortened_unix_s, revoked } = form;
+        let head = HeadForm { version, count, shortened_unix_s };
+        let fault = |fault| RevocationsError::Fault { path: path.into(), fault };
+        let shortened_unix_s = head.check(revoked.len()).map_err(fault)?;
+        let one = |(place, form): (usize, &EntryForm)| {
+            let revoked = match (&form.node, &form.serial) {
+                (Some(digits), None) => NodeId::from_hex(digits).map(Revoked::Node),
+                (None, Some(digits)) => Serial::from_hex(digits).map(Revoked::Serial),
+                _ => None,
+            };
+            let revoked = revoked.ok_or_else(|| RevocationsError::BadEntry { path: path.into(), entry: place + 1 })?;
+            Ok((revoked, form.since_unix_s))
         };
-        let revoked = revoked.ok_or_else(|| RevocationsError::BadEntry { path: path.into(), entry: place + 1 })?;
-        Ok((revoked, form.since_unix_s))
-    };
-    list.revoked.iter().enumerate().map(one).collect()
+        let entries: Vec<_> = revoked.iter().enumerate().map(one).collect::<Result<_, RevocationsError>>()?;
+        let revoked = entries.iter().map(|(revoked, _)| *revoked).collect();
+        Ok(Self { entries, revoked, shortened_unix_s })
+    }
+
+    /// A list that somebody brought here: who may write the file is that person's business.
+    fn carried(path: &Path) -> Result<Self, RevocationsError> {
+        Self::parse(path, &files::read_carried(path)?)
+    }
+
+    fn find(&self, facts: &NodeFacts) -> Option<Revoked> {
+        let either = [Revoked::Node(facts.id), Revoked::Serial(facts.serial)];
+        either.into_iter().find(|revoked| self.revoked.contains(revoked))
+    }
+
+    fn add(&mut self, more: &[(Revoked, u64)]) {
+        let new = more.iter().filter(|(revoked, _)| self.revoked.insert(*revoked));
+        self.entries.extend(new);
+    }
+
+    /// Checks that nothing of `known` is missing here.
+    fn succeeds(&self, path: &Path, known: &Self) -> Result<(), RevocationsError> {
+        let missing = known.revoked.difference(&self.revoked).count();
+        let shortened = (known.shortened_unix_s, self.shortened_unix_s);
+        list_file::check_successor(missing, known.revoked.len(), shortened)
+            .map_err(|fault| RevocationsError::Fault { path: path.into(), fault })
+    }
+
+    fn text(&self) -> String {
+        let mut text = HeadForm::new(self.entries.len(), self.shortened_unix_s).text();
+        for (revoked, since_unix_s) in &self.entries {
+            let line = match revoked {
+                Revoked::Node(id) => format!("node = \"{id}\""),
+                Revoked::Serial(serial) => format!("serial = \"{serial}\""),
+            };
+            text += &format!("\n[[revoked]]\n{line}\nsince_unix_s = {since_unix_s}\n");
+        }
+        text
+    }
 }
 
 #[cfg(test)]
@@ -196,6 +301,9 @@ mod tests {
         }
     }
 
+    const NODE: Revoked = Revoked::Node(NodeId([1; 32]));
+    const SERIAL: Revoked = Revoked::Serial(Serial([9; 16]));
+
     #[test]
     fn what_another_process_revokes_counts_at_once_and_a_lost_list_admits_nobody() {
         let folder = tempfile::tempdir().unwrap();
@@ -204,13 +312,13 @@ mod tests {
         Revocations::create(&path).unwrap();
         let (ours, other) = (Revocations::load(&path).unwrap(), Revocations::load(&path).unwrap());
         assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), None);
-        other.revoke(Revoked::Node(NodeId([1; 32])), 5).unwrap();
-        other.revoke(Revoked::Serial(Serial([9; 16])), 6).unwrap();
-        assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), Some(Revoked::Node(NodeId([1; 32]))));
-        assert_eq!(ours.revokes(&facts(2, 9)).unwrap(), Some(Revoked::Serial(Serial([9; 16]))));
+        other.revoke(NODE, 5).unwrap();
+        other.revoke(SERIAL, 6).unwrap();
+        other.revoke(NODE, 7).unwrap();
+        assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), Some(NODE));
+        assert_eq!(ours.revokes(&facts(2, 9)).unwrap(), Some(SERIAL));
         assert_eq!(ours.revokes(&facts(2, 1)).unwrap(), None);
-        let listed = [(Revoked::Node(NodeId([1; 32])), 5), (Revoked::Serial(Serial([9; 16])), 6)];
-        assert_eq!(ours.list().unwrap(), listed);
+        assert_eq!(ours.list().unwrap(), [(NODE, 5), (SERIAL, 6)]);
 
         fs::write(&path, "[[revoked]]\nsince_unix_s = 1\n").unwrap();
         assert!(matches!(ours.revokes(&facts(2, 1)), Err(RevocationsError::BadEntry { entry: 1, .. })));
@@ -218,5 +326,60 @@ mod tests {
         assert!(matches!(ours.revokes(&facts(2, 1)), Err(RevocationsError::NotAList { .. })));
         fs::remove_file(&path).unwrap();
         assert!(matches!(ours.revokes(&facts(2, 1)), Err(RevocationsError::File(FileError::Missing { .. }))));
+        // Whoever was revoked is, whatever became of the list.
+        assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), Some(NODE));
+    }
+
+    #[test]
+    fn a_list_that_is_cut_anywhere_is_refused_and_what_was_on_it_stays_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("revoked.toml");
+        Revocations::create(&path).unwrap();
+        let ours = Revocations::load(&path).unwrap();
+        ours.revoke_all(&[(NODE, 5), (SERIAL, 6), (NODE, 7)]).unwrap();
+        assert_eq!(ours.list().unwrap(), [(NODE, 5), (SERIAL, 6)]);
+        let whole = fs::read(&path).unwrap();
+        // Without the last line's end it says the same.
+        for len in 0..whole.len() - 1 {
+            fs::write(&path, &whole[..len]).unwrap();
+            let cut = "since_unix_s = 6".len();
+            assert!(Revocations::load(&path).is_err(), "cut at {len}, {cut}");
+            assert!(ours.revokes(&facts(2, 1)).is_err(), "cut at {len}");
+            assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), Some(NODE), "cut at {len}");
+            assert!(ours.revoke(Revoked::Node(NodeId([7; 32])), 8).is_err(), "cut at {len}");
+            assert_eq!(fs::read(&path).unwrap(), &whole[..len]);
+        }
+        fs::write(&path, &whole).unwrap();
+        assert_eq!(ours.revokes(&facts(2, 1)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_whole_list_that_lacks_known_entries_is_refused_unless_a_command_took_them_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("revoked.toml"), folder.path().join("other.toml"));
+        Revocations::create(&path).unwrap();
+        Revocations::create(&other).unwrap();
+        let ours = Revocations::load(&path).unwrap();
+        ours.revoke_all(&[(NODE, 5), (SERIAL, 6)]).unwrap();
+        assert_eq!(ours.revokes(&facts(1, 1)).unwrap(), Some(NODE));
+        Revocations::load(&other).unwrap().revoke(SERIAL, 7).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::copy(&other, &path).unwrap();
+        let shorter = ListFault::Shorter { missing: 1, known: 2 };
+        for _ in 0..2 {
+            let refused = ours.revokes(&facts(2, 1)).unwrap_err();
+            assert!(matches!(refused, RevocationsError::Fault { fault, .. } if fault == shorter), "{refused}");
+        }
+        assert!(ours.revoke(Revoked::Node(NodeId([7; 32])), 8).is_err());
+        fs::write(&path, whole).unwrap();
+        // Imported, it takes nothing off.
+        Revocations::import(&path, &other).unwrap();
+        assert_eq!(ours.list().unwrap(), [(NODE, 5), (SERIAL, 6)]);
+        // A certificate that was revoked so long ago has run out, a node has not.
+        let much_later = 7 + LIFETIME_MAX_S + CLOCK_SKEW_S;
+        assert_eq!(Revocations::load(&path).unwrap().prune(much_later).unwrap(), 1);
+        assert_eq!(ours.list().unwrap(), [(NODE, 5)]);
+        Revocations::put_instead(&path, &other, 8).unwrap();
+        assert_eq!(ours.list().unwrap(), [(SERIAL, 7)]);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::files::sync_folder;
+use crate::files::{self, sync_folder};
 
 /// A growing sequence of bytes that survives a crash up to the last [`sync`](Self::sync).
 pub trait LedgerStorage: Send {
@@ -97,15 +97,15 @@ impl FolderStorage {
             sync_folder(parent).map_err(at(parent))?;
         }
         let lock_path = folder.join("replay.lock");
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(at(&lock_path))?;
+        let lock = files::open_regular(OpenOptions::new().create(true).truncate(false).write(true), &lock_path)
+            .map_err(at(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(FolderStorageError::Locked { path: lock_path }),
             Err(TryLockError::Error(error)) => return Err(FolderStorageError::Io { path: lock_path, error }),
         }
         let path = folder.join("replay.ledger");
-        let file = match OpenOptions::new().read(true).append(true).open(&path) {
+        let file = match files::open_regular(OpenOptions::new().read(true).append(true), &path) {
             Ok(file) => Some(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(FolderStorageError::Io { path, error }),
@@ -129,9 +129,14 @@ impl FolderStorage {
             _ => {}
         }
         let mut file = OpenOptions::new().read(true).append(true).create_new(true).open(&aside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        Ok((file, aside))
+        match file.write_all(bytes).and_then(|()| file.sync_all()) {
+            Ok(()) => Ok((file, aside)),
+            Err(error) => {
+                // A disk that is full gets its room back.
+                let _ = fs::remove_file(&aside);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use muser_engine::engine::{Installed, PrefixReuse, Verdict};
 use muser_kernels::attention::KvLayout;
 use muser_kv::PageSet;
 
-use crate::world::{Cluster, Machine, machine, random_tokens, run};
+use crate::world::{Cluster, Machine, clock, machine, random_tokens, run};
 
 /// The window of the local layers here is 256 positions: four or five pages.
 const TOKENS: usize = 1500;
@@ -80,7 +80,7 @@ fn who_is_quarantined_is_not_asked_by_an_old_lane_or_by_a_new_one() {
             let refused = bring(&decoder, remote, random_tokens(seed, 200)).await.unwrap_err();
             assert!(matches!(refused, BringError::Quarantined(found) if found == node), "{refused}");
         }
-        assert!(quarantine.readmit(node).unwrap());
+        assert!(quarantine.readmit(node, clock()()).unwrap());
         bring(&decoder, &known, random_tokens(75, 200)).await.unwrap();
     });
 }

@@ -91,9 +91,12 @@ impl Auditor {
     }
 
     /// Whether whoever answered at this address last is quarantined, or might be because the list cannot be read.
-    pub fn excludes(&self, address: Address) -> bool {
+    pub async fn excludes(&self, address: Address) -> bool {
         let node = self.nodes().get(&address).copied();
-        node.is_some_and(|node| self.quarantine.holds(node).unwrap_or(true))
+        match node {
+            Some(node) => self.quarantine.lookup(node).await.unwrap_or(true),
+            None => false,
+        }
     }
 
     /// Notes who answers at an address.
