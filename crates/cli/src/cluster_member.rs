@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use muser_cluster::enrol::{Pending, PendingState, pending};
 use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape, Trust};
 use muser_cluster::identity::{ClusterFolder, NodeIdentity, Role};
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
@@ -40,6 +41,16 @@ impl Membership {
         let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
         let folder = ClusterFolder::new(path);
         let identity = folder.load_identity().map_err(|reason| failed(&reason))?;
+        for left in pending(&folder).map_err(|reason| failed(&reason))? {
+            if left.state == PendingState::Abandoned {
+                let Pending { name, serial, .. } = left;
+                tell(format_args!(
+                    "muser: an enrolment of {name} was killed when it had granted certificate {serial}: muser cluster revoke \
+                     {} {serial}",
+                    path.display()
+                ));
+            }
+        }
         let revocations = Arc::new(folder.load_revocations().map_err(|reason| failed(&reason))?);
         let lane = LaneSettings { revocations, handshake_timeout: HANDSHAKE, clock: clock() };
         Ok(Self { folder, identity, lane })

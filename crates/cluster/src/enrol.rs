@@ -1,18 +1,21 @@
 //! Enrolment: how a new node is let into a cluster over the network, once, and tested before it is kept.
 //!
 //! The node with the CA issues a *ticket*, which a person carries to the new node. That connects, makes sure that the other
-//! end has the CA's key, and only then shows the ticket's secret. It makes its own private key, which never leaves it, and
-//! gets a certificate, the MAC keys and the deny-list. Then both, now members of one cluster, open lanes as they will later:
-//! they test the link in both directions and bring a qualification prompt by a handoff, which must have the bits of a local
-//! prefill. If anything fails, the certificate is revoked and the new node keeps nothing.
+//! end has the CA's key, and only then shows the ticket's secret. It makes its own private key, which never leaves it. Both
+//! become members of a cluster that is made for the tests, and open lanes as they will later: they test the link in both
+//! directions and bring a qualification prompt by a handoff, which must have the bits of a local prefill. Only then the new
+//! node is granted its certificate, the MAC keys and the deny-list; what is granted is on record before it is sent. If
+//! anything fails after that, the certificate is revoked; and the new node keeps nothing.
 //!
 //! - `ticket` is the text that a person carries; `tls` how the two ends know each other before there is a certificate.
 //! - `frame` and `message` are what they say, `report` what they find out, `channel` moves it within time limits.
-//! - `issuer` and `applicant` are the two sides; `party` is what they have in common, `probe` and `qualify` are the tests.
+//! - `issuer` and `applicant` are the two sides, `door` is where applicants knock; `party` is what they have in common, `probe` and `qualify` are the tests.
+//! - `trial` is the cluster of the tests, `under_way` what an enrolment keeps on disk, and how it is taken back.
 //! - `failure` names every way in which it ends badly.
 
 mod applicant;
 mod channel;
+mod door;
 mod failure;
 mod frame;
 mod issuer;
@@ -23,6 +26,8 @@ mod qualify;
 mod report;
 mod ticket;
 mod tls;
+mod trial;
+mod under_way;
 
 use crate::handoff::Address;
 
@@ -30,12 +35,13 @@ pub use applicant::Applicant;
 pub use failure::EnrolError;
 pub use frame::{FrameError, HEADER_BYTES, Kind, parse_header};
 pub use issuer::{Enrolled, Issuer, IssuerSettings, Progress};
-pub use message::{Apply, Grant, Message, RefuseCode};
+pub use message::{Apply, Grant, Message, RefuseCode, Trial};
 pub use party::Limits;
 pub use qualify::Machine;
 pub use report::{Difference, LinkReport, Qualification, Rates, Round};
 pub use ticket::{IssueError, IssuedTicket, RedeemError, Ticket, TicketTextError};
 pub use tls::PROTOCOL;
+pub use under_way::{Pending, PendingState, pending, take_back};
 
 /// The address by which other machines most likely reach one that listens at `listen`: that itself, or, where it is any of
 /// this machine's, the one that packets to elsewhere leave from. None is sent.

@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub(crate) use held::{Held, hold};
+pub(crate) use held::{Held, hold, lock};
 pub(crate) use watched::{Content, Watched};
 
 /// Far above every file of a cluster folder but the ledger.
@@ -64,12 +64,12 @@ pub enum FileError {
     Foreign {
         /// The file, or the folder that it is in.
         path: PathBuf,
-        /// Whose it is.
+        /// Its user.
         owner: u32,
-        /// Who reads it.
+        /// The user of this process.
         user: u32,
     },
-    /// Whoever reads it by its owner or its group would be shut out.
+    /// A new owner or group would shut readers out.
     #[error("{} cannot be written for user {owner} and group {group}, whose it is: {error}", path.display())]
     OwnerLost {
         /// The file.
@@ -95,7 +95,7 @@ pub enum FileError {
     Busy {
         /// The lock file.
         path: PathBuf,
-        /// How long it was waited for.
+        /// Time limit.
         waited: Duration,
     },
     /// A disk that does not answer, such as a network mount without its server.
@@ -103,7 +103,7 @@ pub enum FileError {
     Slow {
         /// The file.
         path: PathBuf,
-        /// How long it was waited for.
+        /// Time limit.
         limit: Duration,
     },
     /// What the disk says.

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use muser_cluster::FileError;
+use muser_cluster::enrol::{Pending, PendingState, pending, take_back};
 use muser_cluster::identity::{
     ClusterAuthority, ClusterFolder, Grant, IdentityError, NodeFacts, NodeKey, Revoked, Roles,
 };
@@ -139,7 +140,14 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
 
 /// Adds to the deny-list what is not on it yet.
 fn add_revoked(folder: &ClusterFolder, revoked: Revoked) -> Result<(), ClusterFailure> {
-    Ok(folder.load_revocations()?.revoke(revoked, now_unix_s()?)?)
+    let now = now_unix_s()?;
+    folder.load_revocations()?.revoke(revoked, now)?;
+    // It may be what a killed enrolment granted: then nothing is left to be seen to.
+    let is_it = |left: &Pending| [Revoked::Node(left.node), Revoked::Serial(left.serial)].contains(&revoked);
+    if pending(folder)?.iter().any(|left| left.state == PendingState::Abandoned && is_it(left)) {
+        take_back(folder, now)?;
+    }
+    Ok(())
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {

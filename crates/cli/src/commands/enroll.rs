@@ -13,6 +13,7 @@ mod outcome;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use muser_cluster::enrol::{EnrolError, Machine, Progress};
@@ -32,9 +33,9 @@ use crate::settings::enroll::EnrollArgs;
 
 /// Runs the command.
 pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
-    match &args.ticket {
+    match join::ticket(args)? {
         None => issue::run(args),
-        Some(text) => join::run(args, text),
+        Some(ticket) => join::run(args, &ticket),
     }
 }
 
@@ -118,11 +119,29 @@ fn absolute(path: &Path) -> Result<std::path::PathBuf, Failure> {
     std::path::absolute(path).map_err(Failure::io(path))
 }
 
-fn tell_progress(progress: &Progress<'_>) {
-    match progress {
-        Progress::Refused(error) => tell(format_args!("muser: an attempt was refused: {error}")),
-        Progress::LetIn(node) => tell(format_args!("muser: {} is let in, and tested now", node.name)),
-        Progress::Tested(..) => {}
+/// Tells how an enrolment goes on; of many attempts of strangers, some.
+#[derive(Default)]
+struct Talk {
+    refused: AtomicUsize,
+}
+
+impl Talk {
+    /// Refused attempts that are told one by one.
+    const EACH: usize = 10;
+
+    fn tell(&self, progress: &Progress<'_>) {
+        match progress {
+            Progress::Refused(error) => {
+                let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+                if refused <= Self::EACH {
+                    tell(format_args!("muser: an attempt was refused: {error}"));
+                } else if refused.is_power_of_two() {
+                    tell(format_args!("muser: {refused} attempts were refused so far, the last one: {error}"));
+                }
+            }
+            Progress::LetIn(node) => tell(format_args!("muser: {} has the ticket, and is tested now", node.name)),
+            Progress::Tested(..) | Progress::Granting(_) => {}
+        }
     }
 }
 

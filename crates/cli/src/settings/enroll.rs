@@ -16,6 +16,9 @@ pub struct EnrollArgs {
     /// Ticket that the machine with the cluster's CA printed, on the machine that is to join; - reads it from standard input,
     /// where no list of processes shows it. Without one, a ticket is printed and awaited.
     pub ticket: Option<String>,
+    /// File with the ticket, in its first line.
+    #[arg(long, value_name = "FILE", conflicts_with = "ticket")]
+    pub ticket_file: Option<PathBuf>,
     /// This machine's folder of the cluster. The one that prints tickets has the CA, and is begun if it does not exist; the
     /// one that joins is made.
     #[arg(long, value_name = "FOLDER")]
@@ -27,18 +30,18 @@ pub struct EnrollArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9932")]
     pub listen: Address,
     /// Where the other machine finds this one [default: the address to listen on, or this machine's own].
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with = "ticket")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with_all = ["ticket", "ticket_file"])]
     pub advertise: Option<String>,
     /// What the other machine may do: ask for pages of prompts, compute them, or both.
-    #[arg(long, value_enum, default_value = "producer", conflicts_with = "ticket")]
+    #[arg(long, value_enum, default_value = "producer", conflicts_with_all = ["ticket", "ticket_file"])]
     pub roles: GrantedRoles,
     /// Minutes for which the ticket is good.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..=24 * 60),
-        conflicts_with = "ticket")]
+        conflicts_with_all = ["ticket", "ticket_file"])]
     pub ticket_minutes: u64,
     /// Days for which the other machine's certificate is valid, and this one's if a cluster is begun.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_LIFETIME_S / DAY_S,
-        value_parser = value_parser!(u64).range(1..=LIFETIME_MAX_S / DAY_S), conflicts_with = "ticket")]
+        value_parser = value_parser!(u64).range(1..=LIFETIME_MAX_S / DAY_S), conflicts_with_all = ["ticket", "ticket_file"])]
     pub days: u64,
     /// Model file [default: the model that ships with muser].
     #[arg(short, long, value_name = "MODEL")]

@@ -66,7 +66,12 @@ fn two_commands_make_a_producer_and_a_server_that_need_only_their_configuration_
         assert!(said.contains("to the decoder ") && said.contains("Gbit/s"), "{said}");
         assert!(!said.contains("KEY"), "{said}");
     }
-    // No secret is printed but the ticket.
+    // No secret is printed but the ticket, and that to the standard output alone.
+    assert!(
+        !waited.stderr.contains("muser-ticket-") && waited.stderr.contains("muser enroll - --cluster"),
+        "{}",
+        waited.stderr
+    );
     let key = fs::read_to_string(Path::new(&desk).join("keys.toml")).unwrap();
     assert!(!waited.stderr.contains(key.split('"').nth(3).unwrap()), "{}", waited.stderr);
     let shown: Value = serde_json::from_str(&muser(&["cluster", "show", &gpu_box, "--json"]).done().stdout).unwrap();
@@ -110,6 +115,7 @@ fn a_second_node_is_added_to_what_is_configured_and_may_decode_with_the_first_ma
     let nowhere = muser(&["enroll", "--cluster", &desk, "--advertise", "desk"]).wrong_usage();
     assert!(nowhere.contains("--advertise"), "{nowhere}");
     muser(&["enroll", "TICKET", "--cluster", &laptop, "--days", "3"]).wrong_usage();
+    muser(&["enroll", "TICKET", "--ticket-file", &laptop, "--cluster", &laptop]).wrong_usage();
     let waiting = Waiting::start(&["--cluster", &desk, "--roles", "both"]);
     let mut joining = command(&["enroll", "-", "--cluster", &laptop, "--listen", "127.0.0.1:0", "--tokens", "150"])
         .stdin(Stdio::piped())
@@ -134,7 +140,11 @@ fn what_is_no_ticket_is_wrong_usage_and_a_failed_enrolment_leaves_no_folder_and_
     assert!(mistyped.contains("incomplete or mistyped"), "{mistyped}");
     let waiting = Waiting::start(&["--cluster", &desk]);
     // A ticket is for a machine with the same model.
-    let other = join(&waiting.ticket, &gpu_box, &["--kv", "f16"]).refused(1);
+    let file = folder.write("ticket", format!("{}\n", waiting.ticket));
+    let args = ["enroll", "--ticket-file", &file, "--cluster", &gpu_box, "--listen", "127.0.0.1:0", "-t", "1"];
+    let other = muser(&[&args[..], &["--kv", "f16"]].concat()).refused(1);
+    fs::remove_file(&file).unwrap();
+    muser(&[&args[..], &["--kv", "f16"]].concat()).refused(1);
     assert!(other.contains("OtherModel") && other.contains("KV layout"), "{other}");
     let waited = waiting.ended();
     assert!(waited.code == Some(1) && waited.stderr.contains("KV layout"), "{}", waited.stderr);

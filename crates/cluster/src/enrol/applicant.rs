@@ -15,13 +15,14 @@ use super::channel::Channel;
 use super::failure::EnrolError;
 use super::frame::Kind;
 use super::issuer::{Enrolled, Progress, directions, good};
-use super::message::{Apply, Grant, Message};
+use super::message::{Apply, Grant, Message, Trial};
 use super::party::{Limits, Link, Party};
 use super::qualify::Machine;
 use super::ticket::Ticket;
 use super::tls;
+use super::under_way::EnrolmentFolder;
 use crate::handoff::{Address, Port};
-use crate::identity::{ClusterFolder, NodeId, NodeKey, NodeName, Roles, cluster_id};
+use crate::identity::{ClusterFolder, NodeIdentity, NodeKey, NodeName, cluster_id};
 use crate::keys::KeyRing;
 use crate::lane::UnixClock;
 
@@ -76,16 +77,16 @@ impl Applicant<'_> {
         let secret = Zeroizing::new(*ticket.secret());
         let (name, request) = (name.to_string(), key.request()?);
         channel.send(&Message::Apply(Apply { secret, identity, name, listen: Some(listen), request })).await?;
-        let (issuer, issuer_roles) = match channel.receive(Kind::Grant).await? {
-            Message::Grant(grant) => fill(folder, ticket, &grant)?,
-            other => return Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Grant }),
+        let Trial { issuer, issuer_roles, authority, certificate, keys } = match channel.receive(Kind::Trial).await? {
+            Message::Trial(trial) => trial,
+            other => return Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Trial }),
         };
-        let identity = folder.load_identity()?;
-        let node = identity.facts().clone();
-        told(Progress::LetIn(&node));
+        let (identity, keys) = (NodeIdentity::from_pem(&authority, &certificate, key)?, KeyRing::from_text(&keys)?);
+        let (by_node, by_issuer) = directions(issuer_roles, identity.facts().roles);
+        told(Progress::LetIn(identity.facts()));
         channel.send(&Message::Joined).await?;
-        let party = Party { folder, identity, machine, limits, clock };
-        let (by_node, by_issuer) = directions(issuer_roles, node.roles);
+        let under_way = EnrolmentFolder::begin(folder.path())?;
+        let party = Party { identity, keys, under_way: &under_way, machine, limits, clock };
         let (mut link, mut reports) = (None, (None, None));
         if by_node {
             let reported = channel.receive_within(Kind::Report, limits.qualification);
@@ -104,7 +105,12 @@ impl Applicant<'_> {
             channel.send(&Message::Report(found.clone(), qualification)).await?;
             (link, reports.1) = (link.or(found), Some(good(qualification)?));
         }
-        channel.receive(Kind::Done).await?;
+        match channel.receive(Kind::Grant).await? {
+            Message::Grant(grant) => fill(folder, ticket, &grant)?,
+            other => return Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Grant }),
+        }
+        drop(under_way);
+        let node = folder.load_identity()?.facts().clone();
         let (link, producer) = (link.unwrap_or_default(), by_issuer.then_some(issuer_address));
         let enrolled = Enrolled { node, issuer_roles, producer, link, by_node: reports.0, by_issuer: reports.1 };
         keep(&enrolled).map_err(EnrolError::Keep)?;
@@ -138,8 +144,8 @@ async fn connect(ticket: &Ticket, limits: Limits, clock: &UnixClock) -> Result<(
     timeout(limits.step, connecting).await.unwrap_or(Err(late))
 }
 
-/// Writes what was granted; who granted it, and what that may do.
-fn fill(folder: &ClusterFolder, ticket: &Ticket, grant: &Grant) -> Result<(NodeId, Roles), EnrolError> {
+/// Writes what was granted.
+fn fill(folder: &ClusterFolder, ticket: &Ticket, grant: &Grant) -> Result<(), EnrolError> {
     let authority = CertificateDer::from_pem_slice(grant.authority.as_bytes()).map_err(|_| EnrolError::OtherCluster)?;
     if cluster_id(&authority) != ticket.cluster_id {
         return Err(EnrolError::OtherCluster);
@@ -147,5 +153,5 @@ fn fill(folder: &ClusterFolder, ticket: &Ticket, grant: &Grant) -> Result<(NodeI
     folder.join(&grant.authority, &KeyRing::from_text(&grant.keys)?)?;
     folder.save_node_certificate(&grant.certificate)?;
     folder.load_revocations()?.revoke_all(&grant.revoked)?;
-    Ok((grant.issuer, grant.issuer_roles))
+    Ok(())
 }

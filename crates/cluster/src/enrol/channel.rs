@@ -113,10 +113,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
 fn name_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Apply => "the ticket's secret",
+        Kind::Trial => "word that the ticket is taken",
         Kind::Grant => "a certificate",
         Kind::Joined => "word that the new node is ready",
         Kind::Report => "the report of a test",
-        Kind::Done => "the other end's consent",
         Kind::Kept => "word that the new node has kept its folder",
         _ => "an answer to a test of the link",
     }

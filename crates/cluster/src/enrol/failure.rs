@@ -16,12 +16,12 @@ use super::report::Difference;
 use super::ticket::{IssueError, RedeemError};
 use crate::handoff::BringError;
 use crate::identity::{AuthorityError, CertificateError, IdentityError, RevocationsError, Roles};
-use crate::keys::KeyFileError;
+use crate::keys::{KeyError, KeyFileError};
 use crate::lane::{LaneError, SetupError};
 use crate::ledger::OpenError;
 use crate::random::NoRandomness;
 
-/// Why a node was not enrolled. Whatever was signed is revoked, and nothing of the new node's folder is kept.
+/// Failure of an enrolment. Whatever the node was granted, if anything, is revoked, and nothing of its folder is kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnrolError {
@@ -110,14 +110,6 @@ pub enum EnrolError {
     /// Nobody used the ticket.
     #[error("nobody used the ticket before it expired")]
     NobodyCame,
-    /// Somebody is guessing, or something is badly broken.
-    #[error("{failed} attempts failed, the enrolment ends; the last one: {last}")]
-    TooManyAttempts {
-        /// How many.
-        failed: usize,
-        /// Why the last one did.
-        last: Box<EnrolError>,
-    },
     /// No lane between the two nodes.
     #[error("no lane between the two: {0}")]
     Lane(#[from] LaneError),
@@ -156,6 +148,9 @@ pub enum EnrolError {
     /// Our CA.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// A MAC key of the tests.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// Our MAC keys, or those that came.
     #[error(transparent)]
     Keys(#[from] KeyFileError),

@@ -3,7 +3,7 @@
 //! | at | field      | meaning                          |
 //! |----|------------|----------------------------------|
 //! | 0  | magic      | 4 bytes, `MUEN`                  |
-//! | 4  | version    | `u8`, 1                          |
+//! | 4  | version    | `u8`, 2                          |
 //! | 5  | kind       | `u8`, see [`Kind`]               |
 //! | 6  | reserved   | `u16`, 0                         |
 //! | 8  | body_bytes | `u32`, at most what the kind may |
@@ -13,7 +13,7 @@
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 12;
 const MAGIC: [u8; 4] = *b"MUEN";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,18 +21,18 @@ const VERSION: u8 = 1;
 pub enum Kind {
     /// A new node asks to be let in.
     Apply = 1,
-    /// It is let in.
+    /// Every test was good: it is let in.
     Grant = 2,
-    /// It has made its folder and is ready to be tested.
+    /// It is ready to be tested.
     Joined = 3,
     /// What a test found.
     Report = 4,
-    /// Everything was good: the folder may be kept.
-    Done = 5,
-    /// It is kept.
+    /// It has kept its folder.
     Kept = 6,
     /// The end, and why.
     Refuse = 7,
+    /// It is tested, as a member of a cluster that was made for that.
+    Trial = 8,
     /// Asks for a pong.
     Ping = 16,
     /// Answers a ping.
@@ -111,9 +111,9 @@ impl Kind {
         Self::Grant,
         Self::Joined,
         Self::Report,
-        Self::Done,
         Self::Kept,
         Self::Refuse,
+        Self::Trial,
         Self::Ping,
         Self::Pong,
         Self::AskBulk,
@@ -129,9 +129,11 @@ impl Kind {
             Self::Apply => 8 << 10,
             // A full ring of MAC keys, and a deny-list of the same length as its file may have.
             Self::Grant => 8 << 20,
+            // Two certificates and one key.
+            Self::Trial => 16 << 10,
             Self::Report | Self::Refuse => 2 << 10,
             Self::Bulk => 64 << 10,
-            Self::Joined | Self::Done | Self::Kept => 0,
+            Self::Joined | Self::Kept => 0,
             Self::Ping | Self::Pong | Self::AskBulk | Self::BulkEnd | Self::BulkSeen | Self::BulkSent => 32,
         }
     }

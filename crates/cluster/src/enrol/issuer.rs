@@ -1,17 +1,12 @@
-//! The side that has the CA: lets one node in by its ticket, tests it, and keeps it or revokes it.
+//! The side that has the CA: takes one node by its ticket, tests it, and lets it in if every test was good.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muser_model::Component;
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-use super::channel::Channel;
+use super::door::{Applicant, Door, Knocking, refuse};
 use super::failure::EnrolError;
 use super::frame::Kind;
 use super::message::{Apply, Grant as GrantMessage, Message};
@@ -20,15 +15,14 @@ use super::qualify::Machine;
 use super::report::{LinkReport, Qualification, Round};
 use super::ticket::{IssueError, IssuedTicket, RedeemError, Ticket};
 use super::tls;
+use super::trial::Trial;
+use super::under_way::EnrolmentFolder;
 use crate::handoff::{Address, Port};
 use crate::identity::{
     ClusterAuthority, ClusterFolder, Grant, NodeFacts, NodeName, Revocations, Revoked, Role, Roles, Serial,
     facts_of_pem,
 };
 use crate::lane::UnixClock;
-
-/// Connections that may be in their handshake at once.
-const CONNECTING_MAX: usize = 4;
 
 /// What a new node is granted, and how.
 #[derive(Clone)]
@@ -47,11 +41,26 @@ pub struct IssuerSettings {
 
 /// An enrolment that waits for its ticket.
 pub struct Issuer<'a> {
-    party: Party<'a>,
-    authority: ClusterAuthority,
-    revocations: Arc<Revocations>,
-    settings: IssuerSettings,
+    state: IssuerState<'a>,
     door: Door,
+}
+
+/// Folder, engine and settings of the enrolling node.
+struct IssuerState<'a> {
+    folder: &'a ClusterFolder,
+    ours: NodeFacts,
+    machine: &'a Machine,
+    authority: ClusterAuthority,
+    revocations: Revocations,
+    settings: IssuerSettings,
+}
+
+/// Reports of the tests.
+struct Tests {
+    producer: Option<Address>,
+    link: LinkReport,
+    by_node: Option<Qualification>,
+    by_issuer: Option<Qualification>,
 }
 
 /// What an enrolment came to, on either side.
@@ -76,27 +85,13 @@ pub struct Enrolled {
 pub enum Progress<'a> {
     /// Somebody was not let in.
     Refused(&'a EnrolError),
-    /// The ticket was used, and the certificate is signed.
+    /// The ticket was used; the node is tested now, and has been granted nothing.
     LetIn(&'a NodeFacts),
     /// A test is done.
     Tested(Option<&'a LinkReport>, &'a Qualification),
-}
-
-/// Where new nodes knock.
-struct Door {
-    port: Port,
-    tls: TlsAcceptor,
-    limit: Duration,
-    connecting: JoinSet<Result<Applicant, EnrolError>>,
-}
-
-type Knocking = Channel<TlsStream<TcpStream>>;
-
-/// Somebody who showed a secret.
-struct Applicant {
-    channel: Knocking,
-    apply: Apply,
-    from: Address,
+    /// Every test was good: certificate and MAC keys are about to be sent. If the enrolment fails from here on, the certificate
+    /// is revoked in this folder, and the other machines of the cluster have to be told.
+    Granting(&'a NodeFacts),
 }
 
 /// A certificate that is revoked unless it is kept.
@@ -104,6 +99,7 @@ struct Signed<'a> {
     revocations: &'a Revocations,
     clock: &'a UnixClock,
     serial: Option<Serial>,
+    under_way: EnrolmentFolder,
 }
 
 impl<'a> Issuer<'a> {
@@ -118,18 +114,15 @@ impl<'a> Issuer<'a> {
         listen: Address,
     ) -> Result<Self, EnrolError> {
         let (authority, identity) = (folder.load_authority()?, folder.load_identity()?);
-        let (ours, theirs) = (identity.facts().roles, settings.roles);
-        if directions(ours, theirs) == (false, false) {
-            return Err(EnrolError::NothingInCommon { ours, theirs });
+        let (roles, theirs) = (identity.facts().roles, settings.roles);
+        if directions(roles, theirs) == (false, false) {
+            return Err(EnrolError::NothingInCommon { ours: roles, theirs });
         }
-        let revocations = Arc::new(folder.load_revocations()?);
+        let (ours, revocations) = (identity.facts().clone(), folder.load_revocations()?);
         let tls = tls::server(&authority, settings.ticket_lifetime_s.max(1), &settings.clock)?;
         let port = Port::open(listen).await.map_err(|error| EnrolError::Listen { address: listen, error })?;
-        let (tls, limit) = (TlsAcceptor::from(Arc::new(tls)), settings.limits.step);
-        let door = Door { port, tls, limit, connecting: JoinSet::new() };
-        let (limits, clock) = (settings.limits, Arc::clone(&settings.clock));
-        let party = Party { folder, identity, machine, limits, clock };
-        Ok(Self { party, authority, revocations, settings, door })
+        let door = Door::new(port, tls, settings.limits.step);
+        Ok(Self { state: IssuerState { folder, ours, machine, authority, revocations, settings }, door })
     }
 
     /// Where it listens.
@@ -137,7 +130,7 @@ impl<'a> Issuer<'a> {
     /// # Errors
     /// What the system says.
     pub fn address(&self) -> Result<Address, EnrolError> {
-        self.door.port.address().map_err(EnrolError::Io)
+        self.door.address().map_err(EnrolError::Io)
     }
 
     /// The ticket for the new node, which will find this one at `advertised` (`host:port`).
@@ -145,88 +138,112 @@ impl<'a> Issuer<'a> {
     /// # Errors
     /// [`IssueError`].
     pub fn ticket(&self, advertised: &str) -> Result<(Ticket, IssuedTicket), IssueError> {
-        let (now, lifetime_s) = ((self.settings.clock)(), self.settings.ticket_lifetime_s);
-        Ticket::issue(self.authority.cluster_id(), advertised, now, lifetime_s)
+        let settings = &self.state.settings;
+        let (now, lifetime_s) = ((settings.clock)(), settings.ticket_lifetime_s);
+        Ticket::issue(self.state.authority.cluster_id(), advertised, now, lifetime_s)
     }
 
     /// Waits for the ticket and enrols the node that shows it. `told` hears what happens meanwhile. Dropping the future ends
     /// the enrolment as a failure does.
     ///
     /// # Errors
-    /// [`EnrolError`]. If a certificate was signed, it is revoked.
+    /// [`EnrolError`]. If anything was granted, it is revoked.
     pub async fn enrol(
         mut self,
         mut ticket: IssuedTicket,
         told: &(dyn Fn(Progress<'_>) + Sync),
     ) -> Result<Enrolled, EnrolError> {
-        let left = ticket.expiry_unix_s().saturating_sub((self.settings.clock)());
+        let left = ticket.expiry_unix_s().saturating_sub((self.state.settings.clock)());
         let waiting = self.first(&mut ticket, told);
         let first = timeout(Duration::from_secs(left), waiting).await;
         let Applicant { mut channel, apply, from } = first.unwrap_or(Err(EnrolError::NobodyCame))?;
-        let admitted = self.admit(&mut channel, &apply, from, &mut ticket, told).await;
+        let admitted = self.state.admit(self.door, &mut channel, (&apply, from), (&mut ticket, told)).await;
         channel.end(admitted).await
     }
 
-    /// The first who shows the right secret.
+    /// The first who shows the right secret. Whoever does not know it ends nothing, however often: it cannot be guessed.
     async fn first(
         &mut self,
         ticket: &mut IssuedTicket,
         told: &(dyn Fn(Progress<'_>) + Sync),
     ) -> Result<Applicant, EnrolError> {
-        let mut failed = 0;
         loop {
             let error = match self.door.next().await {
-                Ok(Applicant { channel, apply, from }) => match ticket.redeem(&apply.secret, (self.settings.clock)()) {
-                    Ok(()) => return Ok(Applicant { channel, apply, from }),
-                    Err(error) => {
-                        let error = error.into();
-                        channel.refuse(&error).await;
-                        error
+                Ok(Applicant { channel, apply, from }) => {
+                    match ticket.redeem(&apply.secret, (self.state.settings.clock)()) {
+                        Ok(()) => return Ok(Applicant { channel, apply, from }),
+                        // Its holder is too late, and nobody else can come.
+                        Err(late @ RedeemError::Expired { .. }) => {
+                            channel.refuse(&late.into()).await;
+                            return Err(late.into());
+                        }
+                        Err(error) => {
+                            refuse(channel, error);
+                            error.into()
+                        }
                     }
-                },
+                }
                 Err(error) => error,
             };
             told(Progress::Refused(&error));
-            // Its holder is too late, and nobody else can come.
-            if matches!(error, EnrolError::Redeem(RedeemError::Expired { .. })) {
-                return Err(error);
-            }
-            failed += 1;
-            if failed >= self.settings.limits.attempts {
-                return Err(EnrolError::TooManyAttempts { failed, last: Box::new(error) });
-            }
         }
     }
+}
 
-    /// Signs, tests and keeps.
+impl IssuerState<'_> {
+    /// Tests the node and lets it in.
     async fn admit(
-        self,
+        &self,
+        door: Door,
         channel: &mut Knocking,
-        apply: &Apply,
-        from: Address,
-        ticket: &mut IssuedTicket,
-        told: &(dyn Fn(Progress<'_>) + Sync),
+        (apply, from): (&Apply, Address),
+        (ticket, told): (&mut IssuedTicket, &(dyn Fn(Progress<'_>) + Sync)),
     ) -> Result<Enrolled, EnrolError> {
-        let Self { party, authority, revocations, settings, mut door } = self;
-        let ours = party.identity.facts();
-        let (by_node, by_issuer) = directions(ours.roles, settings.roles);
-        check(&party, apply, by_node)?;
-        let name = NodeName::new(&apply.name)?;
+        let settings = &self.settings;
+        let name = self.check(apply)?;
+        let under_way = EnrolmentFolder::begin(self.folder.path())?;
+        let tested = self.test(door, channel, (apply, &name, from), (ticket, told), &under_way).await?;
+        let now = (settings.clock)();
         let granted = Grant { name, roles: settings.roles, lifetime_s: settings.lifetime_s };
-        let certificate = authority.sign(&apply.request, &granted, (settings.clock)())?;
+        let certificate = self.authority.sign(&apply.request, &granted, now)?;
         let node = facts_of_pem(&certificate)?;
-        let mut signed = Signed { revocations: &revocations, clock: &settings.clock, serial: Some(node.serial) };
         let grant = GrantMessage {
-            issuer: ours.id,
-            issuer_roles: ours.roles,
-            authority: authority.certificate_pem().into(),
+            authority: self.authority.certificate_pem().into(),
             certificate,
-            keys: party.folder.load_keys()?.to_text(),
-            revoked: revocations.list()?,
+            keys: self.folder.load_keys()?.to_text(),
+            revoked: self.revocations.list()?,
         };
+        // On record before it is sent: should this process be killed, somebody else takes it back.
+        under_way.note(&node, now)?;
+        let (revocations, clock, serial) = (&self.revocations, &settings.clock, Some(node.serial));
+        let mut signed = Signed { revocations, clock, serial, under_way };
+        told(Progress::Granting(&node));
         channel.send(&Message::Grant(grant)).await?;
+        channel.receive(Kind::Kept).await?;
+        signed.serial = None;
+        let Tests { producer, link, by_node, by_issuer } = tested;
+        Ok(Enrolled { node, issuer_roles: self.ours.roles, producer, link, by_node, by_issuer })
+    }
+
+    /// Tests the node as a member of a cluster that is made for that.
+    async fn test(
+        &self,
+        mut door: Door,
+        channel: &mut Knocking,
+        (apply, name, from): (&Apply, &NodeName, Address),
+        (ticket, told): (&mut IssuedTicket, &(dyn Fn(Progress<'_>) + Sync)),
+        under_way: &EnrolmentFolder,
+    ) -> Result<Tests, EnrolError> {
+        let Self { ours, machine, settings, .. } = self;
+        let (by_node, by_issuer) = directions(ours.roles, settings.roles);
+        let trial = Trial::begin(ours, settings.limits, (settings.clock)())?;
+        let (message, node) = trial.admit(&apply.request, (name.clone(), settings.roles))?;
+        channel.send(&Message::Trial(message)).await?;
         told(Progress::LetIn(&node));
         channel.receive(Kind::Joined).await?;
+        let Trial { identity, keys, .. } = trial;
+        let (limits, clock) = (settings.limits, Arc::clone(&settings.clock));
+        let party = Party { identity, keys, under_way, machine, limits, clock };
         let (mut link, mut reports) = (None, (None, None));
         let producer = apply.listen.filter(|_| by_node).map(|listen| seen_from_here(listen, from));
         if let Some(address) = producer {
@@ -239,7 +256,7 @@ impl<'a> Issuer<'a> {
         if by_issuer {
             let state = if link.is_some() { Link::Tested } else { Link::ToTest };
             let reported = channel.receive_within(Kind::Report, settings.limits.qualification);
-            match party.produce(node.id, door.port, state, reported).await? {
+            match party.produce(node.id, door.into_port(), state, reported).await? {
                 Message::Report(found, qualification) => {
                     told(Progress::Tested(found.as_ref(), &qualification));
                     (link, reports.1) = (link.or(found), Some(good(qualification)?));
@@ -247,11 +264,23 @@ impl<'a> Issuer<'a> {
                 other => return Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Report }),
             }
         }
-        channel.send(&Message::Done).await?;
-        channel.receive(Kind::Kept).await?;
-        signed.serial = None;
-        let (link, issuer_roles) = (link.unwrap_or_default(), ours.roles);
-        Ok(Enrolled { node, issuer_roles, producer, link, by_node: reports.0, by_issuer: reports.1 })
+        Ok(Tests { producer, link: link.unwrap_or_default(), by_node: reports.0, by_issuer: reports.1 })
+    }
+
+    /// The name of a node with the right ticket, unless something keeps it out.
+    fn check(&self, apply: &Apply) -> Result<NodeName, EnrolError> {
+        let identity = self.machine.shape.identity();
+        let differs = |(component, theirs): &(Component, [u8; 32])| identity.component(*component).0 != *theirs;
+        if let Some((component, _)) = Component::ALL.into_iter().zip(apply.identity).find(differs) {
+            return Err(EnrolError::OtherModel(component));
+        }
+        if apply.name == self.ours.name.as_str() {
+            return Err(EnrolError::SameName { name: apply.name.clone() });
+        }
+        if directions(self.ours.roles, self.settings.roles).0 && apply.listen.is_none() {
+            return Err(EnrolError::NoAddress);
+        }
+        Ok(NodeName::new(&apply.name)?)
     }
 }
 
@@ -268,95 +297,15 @@ impl Enrolled {
     }
 }
 
-impl Door {
-    /// The next who shows a secret, or why somebody did not get so far.
-    async fn next(&mut self) -> Result<Applicant, EnrolError> {
-        loop {
-            tokio::select! {
-                Some(ended) = self.connecting.join_next() => {
-                    return ended.unwrap_or_else(|error| Err(EnrolError::Io(error.into())));
-                }
-                accepted = self.port.0.accept(), if self.connecting.len() < CONNECTING_MAX => {
-                    // A connection that failed before it began is nobody's loss.
-                    if let Ok((tcp, from)) = accepted {
-                        self.connecting.spawn(knock(tcp, from, self.tls.clone(), self.limit));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits for `work` and tells whoever knocks meanwhile that it is too late.
-    async fn while_turning_away<T>(
-        &mut self,
-        ticket: &mut IssuedTicket,
-        clock: &UnixClock,
-        work: impl Future<Output = T>,
-    ) -> T {
-        let mut work = pin!(work);
-        loop {
-            let knocked = tokio::select! {
-                done = &mut work => return done,
-                knocked = self.next() => knocked,
-            };
-            if let Ok(Applicant { channel, apply, .. }) = knocked {
-                let error = ticket.redeem(&apply.secret, clock()).err().unwrap_or(RedeemError::Used);
-                tokio::spawn(async move { channel.refuse(&error.into()).await });
-            }
-        }
-    }
-}
-
 impl Drop for Signed<'_> {
     fn drop(&mut self) {
-        if let Some(serial) = self.serial.take() {
-            // Should the disk fail too, the certificate is in nobody's folder, and runs out.
-            let _ = self.revocations.revoke(Revoked::Serial(serial), (self.clock)());
+        if let Some(serial) = self.serial.take()
+            && self.revocations.revoke(Revoked::Serial(serial), (self.clock)()).is_err()
+        {
+            // It stays on record, and the next enrolment takes it back.
+            self.under_way.leave();
         }
     }
-}
-
-/// A connection up to its secret.
-async fn knock(tcp: TcpStream, from: Address, tls: TlsAcceptor, limit: Duration) -> Result<Applicant, EnrolError> {
-    let knocking = async {
-        tcp.set_nodelay(true).map_err(EnrolError::Io)?;
-        let stream = match tls.accept(tcp).into_fallible().await {
-            Ok(stream) => stream,
-            Err((error, tcp)) => {
-                // So that the peer can read the alert.
-                Channel::new(tcp, limit).linger().await;
-                return Err(EnrolError::of_handshake(error));
-            }
-        };
-        let mut channel = Channel::new(stream, limit);
-        match channel.receive(Kind::Apply).await {
-            Ok(Message::Apply(apply)) => Ok(Applicant { channel, apply, from }),
-            Ok(other) => Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Apply }),
-            Err(error) => {
-                channel.refuse(&error).await;
-                Err(error)
-            }
-        }
-    };
-    // Twice the limit, so that who is slow in the second half is still told.
-    let late = EnrolError::TooSlow { what: "a handshake", limit };
-    timeout(limit * 2, knocking).await.unwrap_or(Err(late))
-}
-
-/// What keeps a node with the right ticket out.
-fn check(party: &Party<'_>, apply: &Apply, by_node: bool) -> Result<(), EnrolError> {
-    let identity = party.machine.shape.identity();
-    let differs = |(component, theirs): &(Component, [u8; 32])| identity.component(*component).0 != *theirs;
-    if let Some((component, _)) = Component::ALL.into_iter().zip(apply.identity).find(differs) {
-        return Err(EnrolError::OtherModel(component));
-    }
-    if apply.name == party.identity.facts().name.as_str() {
-        return Err(EnrolError::SameName { name: apply.name.clone() });
-    }
-    if by_node && apply.listen.is_none() {
-        return Err(EnrolError::NoAddress);
-    }
-    Ok(())
 }
 
 /// Whether the new node computes for the enrolling one, and the other way round.

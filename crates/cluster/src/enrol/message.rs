@@ -1,6 +1,6 @@
 //! What the two ends of an enrolment say, and the byte tables of it.
 //!
-//! `Joined`, `Done` and `Kept` have no body. `Bulk` is any bytes. The others:
+//! `Joined` and `Kept` have no body. `Bulk` is any bytes. The others:
 //!
 //! | kind       | at  | field         | meaning                                                             |
 //! |------------|-----|---------------|---------------------------------------------------------------------|
@@ -9,9 +9,12 @@
 //! |            | 192 | name          | `u8` of length, then as many of text                                |
 //! |            |     | listen        | `u8` of length, then as many of text: `address:port`; 0 for none    |
 //! |            |     | request       | `u16` of length, then as many of text: the request for a certificate, PEM |
-//! | `Grant`    | 0   | issuer        | 32 bytes, the node id of who grants                                 |
+//! | `Trial`    | 0   | issuer        | 32 bytes, the node id of who grants, in the cluster of the tests    |
 //! |            | 32  | issuer roles  | `u8`, 1 decoder, 2 producer, 3 both                                 |
-//! |            | 33  | authority     | `u32` of length, then as many of text: the CA's certificate, PEM    |
+//! |            | 33  | authority     | `u32` of length, then as many of text: the certificate of the CA of the tests, PEM |
+//! |            |     | certificate   | likewise: the new node's                                            |
+//! |            |     | keys          | likewise: the MAC keys of the tests                                 |
+//! | `Grant`    | 0   | authority     | `u32` of length, then as many of text: the CA's certificate, PEM    |
 //! |            |     | certificate   | likewise: the new node's                                            |
 //! |            |     | keys          | likewise: the MAC keys, see [`crate::keys`]                         |
 //! |            |     | revoked       | `u32` of count, then for each a `u8` (0 node, 1 serial), 32 or 16 bytes, and `u64` seconds since 1970 |
@@ -40,15 +43,15 @@ const DETAIL_BYTES_MAX: usize = 1024;
 pub enum Message {
     /// A new node asks to be let in.
     Apply(Apply),
-    /// It is let in.
+    /// It is tested, as a member of a cluster that was made for that.
+    Trial(Trial),
+    /// Every test was good: it is let in.
     Grant(Grant),
     /// It is ready to be tested.
     Joined,
     /// What a test found.
     Report(Option<LinkReport>, Qualification),
-    /// The folder may be kept.
-    Done,
-    /// It is kept.
+    /// It has kept its folder.
     Kept,
     /// The end, and why.
     Refuse(RefuseCode, String),
@@ -88,13 +91,24 @@ pub struct Apply {
     pub request: String,
 }
 
-/// What makes it a node.
+/// Membership in the cluster of the tests.
 #[derive(PartialEq)]
-pub struct Grant {
-    /// Who grants.
+pub struct Trial {
+    /// Node id of the issuer in the cluster of the tests.
     pub issuer: NodeId,
     /// What the issuer may do.
     pub issuer_roles: Roles,
+    /// The certificate of the CA of the tests, PEM.
+    pub authority: String,
+    /// The new node's, PEM.
+    pub certificate: String,
+    /// The MAC keys of the tests, as in a file.
+    pub keys: Zeroizing<String>,
+}
+
+/// Membership in the cluster.
+#[derive(PartialEq)]
+pub struct Grant {
     /// The CA's certificate, PEM.
     pub authority: String,
     /// The new node's, PEM.
@@ -150,7 +164,7 @@ impl RefuseCode {
     ];
 }
 
-/// Neither shows a secret.
+/// None shows a secret.
 impl std::fmt::Debug for Apply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Apply").field("name", &self.name).field("listen", &self.listen).finish_non_exhaustive()
@@ -159,7 +173,13 @@ impl std::fmt::Debug for Apply {
 
 impl std::fmt::Debug for Grant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grant").field("issuer", &self.issuer).finish_non_exhaustive()
+        f.debug_struct("Grant").field("revoked", &self.revoked.len()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Trial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trial").field("issuer", &self.issuer).finish_non_exhaustive()
     }
 }
 
@@ -168,10 +188,10 @@ impl Message {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Apply(_) => Kind::Apply,
+            Self::Trial(_) => Kind::Trial,
             Self::Grant(_) => Kind::Grant,
             Self::Joined => Kind::Joined,
             Self::Report(..) => Kind::Report,
-            Self::Done => Kind::Done,
             Self::Kept => Kind::Kept,
             Self::Refuse(..) => Kind::Refuse,
             Self::Ping(_) => Kind::Ping,
@@ -205,8 +225,9 @@ impl Message {
     fn put_body(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         match self {
             Self::Apply(apply) => apply.put(out)?,
+            Self::Trial(trial) => trial.put(out)?,
             Self::Grant(grant) => grant.put(out)?,
-            Self::Joined | Self::Done | Self::Kept => {}
+            Self::Joined | Self::Kept => {}
             Self::Report(link, qualification) => {
                 out.push(link.is_some().into());
                 if let Some(link) = link {
@@ -240,6 +261,7 @@ impl Message {
         let mut fields = Fields::new(kind, body);
         let message = match kind {
             Kind::Apply => Self::Apply(Apply::read(&mut fields)?),
+            Kind::Trial => Self::Trial(Trial::read(&mut fields)?),
             Kind::Grant => Self::Grant(Grant::read(&mut fields)?),
             Kind::Joined => Self::Joined,
             Kind::Report => {
@@ -250,7 +272,6 @@ impl Message {
                 };
                 Self::Report(link, Qualification::read(&mut fields)?)
             }
-            Kind::Done => Self::Done,
             Kind::Kept => Self::Kept,
             Kind::Refuse => {
                 let code = fields.u8()?;
@@ -307,7 +328,7 @@ impl Apply {
     }
 }
 
-impl Grant {
+impl Trial {
     fn put(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         out.extend(self.issuer.0);
         out.push(match self.issuer_roles {
@@ -315,12 +336,25 @@ impl Grant {
             Roles::Producer => 2,
             Roles::Both => 3,
         });
-        for (text, field) in
-            [(self.authority.as_str(), "authority"), (&self.certificate, "certificate"), (&self.keys, "keys")]
-        {
-            out.extend(u32::try_from(text.len()).map_err(|_| field)?.to_le_bytes());
-            out.extend(text.as_bytes());
-        }
+        put_member(out, [&self.authority, &self.certificate, &self.keys])
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, FrameError> {
+        let issuer = NodeId(fields.array()?);
+        let issuer_roles = match fields.u8()? {
+            1 => Roles::Decoder,
+            2 => Roles::Producer,
+            3 => Roles::Both,
+            _ => return Err(fields.value("issuer roles")),
+        };
+        let (authority, certificate, keys) = read_member(fields)?;
+        Ok(Self { issuer, issuer_roles, authority, certificate, keys })
+    }
+}
+
+impl Grant {
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        put_member(out, [&self.authority, &self.certificate, &self.keys])?;
         out.extend(u32::try_from(self.revoked.len()).map_err(|_| "revoked")?.to_le_bytes());
         for (revoked, since_unix_s) in &self.revoked {
             match revoked {
@@ -339,19 +373,7 @@ impl Grant {
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, FrameError> {
-        let issuer = NodeId(fields.array()?);
-        let issuer_roles = match fields.u8()? {
-            1 => Roles::Decoder,
-            2 => Roles::Producer,
-            3 => Roles::Both,
-            _ => return Err(fields.value("issuer roles")),
-        };
-        let mut text = |field| {
-            let count = fields.u32()?;
-            fields.text(count as usize, field)
-        };
-        let (authority, certificate) = (text("authority")?.into(), text("certificate")?.into());
-        let keys = Zeroizing::new(text("keys")?.into());
+        let (authority, certificate, keys) = read_member(fields)?;
         let count = fields.u32()?;
         // Grows with what is there, whatever the count says.
         let mut revoked = Vec::new();
@@ -363,8 +385,25 @@ impl Grant {
             };
             revoked.push((what, fields.u64()?));
         }
-        Ok(Self { issuer, issuer_roles, authority, certificate, keys, revoked })
+        Ok(Self { authority, certificate, keys, revoked })
     }
+}
+
+/// The texts of a member: the CA's certificate, its own, and the MAC keys.
+fn put_member(out: &mut Vec<u8>, texts: [&str; 3]) -> Result<(), &'static str> {
+    for (text, field) in texts.into_iter().zip(["authority", "certificate", "keys"]) {
+        out.extend(u32::try_from(text.len()).map_err(|_| field)?.to_le_bytes());
+        out.extend(text.as_bytes());
+    }
+    Ok(())
+}
+
+fn read_member(fields: &mut Fields<'_>) -> Result<(String, String, Zeroizing<String>), FrameError> {
+    let mut text = |field| {
+        let count = fields.u32()?;
+        fields.text(count as usize, field)
+    };
+    Ok((text("authority")?.into(), text("certificate")?.into(), Zeroizing::new(text("keys")?.into())))
 }
 
 fn put_text8(out: &mut Vec<u8>, text: &str, field: &'static str) -> Result<(), &'static str> {

@@ -1,7 +1,6 @@
-//! One end of an enrolment once both have folders: it tests the link and qualifies as the decoder or as the producer.
+//! One end of an enrolment while it is tested: it tests the link and qualifies as the decoder or as the producer.
 
 use std::future::pending;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +11,12 @@ use super::failure::EnrolError;
 use super::probe;
 use super::qualify::Machine;
 use super::report::{LinkReport, Qualification};
+use super::under_way::EnrolmentFolder;
 use crate::handoff::{Address, Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings};
-use crate::identity::{ClusterFolder, NodeId, NodeIdentity, Role};
+use crate::identity::{NodeId, NodeIdentity, Role};
+use crate::keys::KeyRing;
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger};
-use crate::{hex, random};
 
 /// Handoffs that a ledger is opened for.
 const LEDGER_ENTRIES: usize = 16;
@@ -32,13 +32,11 @@ pub struct Limits {
     pub step: Duration,
     /// A qualification, in which both engines compute.
     pub qualification: Duration,
-    /// Attempts that may fail before the enrolment ends.
-    pub attempts: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { step: Duration::from_secs(20), qualification: Duration::from_secs(3600), attempts: 10 }
+        Self { step: Duration::from_secs(20), qualification: Duration::from_secs(3600) }
     }
 }
 
@@ -51,10 +49,11 @@ pub(super) enum Link {
     Tested,
 }
 
-/// A node with its folder and its engine.
+/// A node of the cluster of the tests, with its engine.
 pub(super) struct Party<'a> {
-    pub(super) folder: &'a ClusterFolder,
     pub(super) identity: NodeIdentity,
+    pub(super) keys: KeyRing,
+    pub(super) under_way: &'a EnrolmentFolder,
     pub(super) machine: &'a Machine,
     pub(super) limits: Limits,
     pub(super) clock: UnixClock,
@@ -77,8 +76,8 @@ impl Party<'_> {
                 Some(self.lead(lane).await?)
             }
         };
-        let records = Records::beside(self.folder)?;
-        let storage = FolderStorage::open(&records.0).map_err(|error| EnrolError::Keep(error.to_string()))?;
+        let storage =
+            FolderStorage::open(&self.under_way.ledger()).map_err(|error| EnrolError::Keep(error.to_string()))?;
         let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES)?);
         let (expires_in, stall_limit) = (self.limits.qualification, STALL_LIMIT);
         let settings = RemoteSettings { address, wanted, expires_in, stall_limit };
@@ -124,11 +123,11 @@ impl Party<'_> {
     }
 
     fn member(&self) -> Result<Member, EnrolError> {
-        Ok(Member::new(self.identity.facts(), &self.folder.load_keys()?, &self.machine.shape)?)
+        Ok(Member::new(self.identity.facts(), &self.keys, &self.machine.shape)?)
     }
 
     fn lanes(&self) -> Result<LaneSettings, EnrolError> {
-        let revocations = Arc::new(self.folder.load_revocations()?);
+        let revocations = Arc::new(self.under_way.revocations()?);
         Ok(LaneSettings { revocations, handshake_timeout: self.limits.step, clock: Arc::clone(&self.clock) })
     }
 
@@ -155,24 +154,6 @@ async fn lane_at(port: &Port, acceptor: &Acceptor) -> Result<Lane, EnrolError> {
         {
             return Ok(lane);
         }
-    }
-}
-
-/// A ledger of the enrolment's own, gone at the end: the node's is held by its server, which may be running. Handoffs of an
-/// enrolment are bound to a run of the node that ends with it, so no later one takes them again.
-struct Records(PathBuf);
-
-impl Records {
-    fn beside(folder: &ClusterFolder) -> Result<Self, EnrolError> {
-        let name: [u8; 8] = random::bytes()?;
-        Ok(Self(folder.path().join(format!("enrolment-{}", hex::encode(&name)))))
-    }
-}
-
-impl Drop for Records {
-    fn drop(&mut self) {
-        // Nothing reads it again.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

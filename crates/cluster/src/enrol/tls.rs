@@ -19,7 +19,7 @@ use crate::identity::{ClusterAuthority, ENROLLING_SERVER_NAME, cluster_id};
 use crate::lane::{UnixClock, time_by};
 
 /// What both ends must name in the handshake.
-pub const PROTOCOL: &[u8] = b"muser-enrol/1";
+pub const PROTOCOL: &[u8] = b"muser-enrol/2";
 
 /// The enrolling side's, for `lifetime_s` from now.
 pub(super) fn server(

@@ -35,7 +35,7 @@ pub(crate) fn hold(path: &Path, secrecy: Secrecy) -> Result<Held, FileError> {
 /// Likewise, by another time limit.
 pub(super) fn hold_within(path: &Path, secrecy: Secrecy, limit: Duration) -> Result<Held, FileError> {
     let path = real(path)?;
-    let lock = lock(folder_of(&path), limit)?;
+    let lock = lock_within(folder_of(&path), limit)?;
     Ok(Held { path, secrecy, _lock: lock })
 }
 
@@ -127,8 +127,12 @@ fn real(path: &Path) -> Result<PathBuf, FileError> {
     }
 }
 
-/// The folder's lock.
-fn lock(folder: &Path, limit: Duration) -> Result<File, FileError> {
+/// The folder's lock, for as long as the value lives.
+pub(crate) fn lock(folder: &Path) -> Result<File, FileError> {
+    lock_within(folder, LOCK_LIMIT)
+}
+
+fn lock_within(folder: &Path, limit: Duration) -> Result<File, FileError> {
     let path = folder.join(".lock");
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
@@ -150,7 +154,7 @@ fn lock(folder: &Path, limit: Duration) -> Result<File, FileError> {
     }
 }
 
-/// How the names of files begin that are going to take the place of the one called `name`.
+/// First part of the names of files that are going to take the place of the one called `name`.
 fn begin_of_aside(name: &OsStr) -> std::ffi::OsString {
     let mut begin = std::ffi::OsString::from(".");
     begin.push(name);
@@ -194,7 +198,7 @@ fn keep_permissions(_: &Path, _: &File, _: Option<&Metadata>) -> Result<(), File
     Ok(())
 }
 
-/// What root makes in another user's folder is that user's, who could not change it otherwise.
+/// Gives a file that root makes in another user's folder to that user, who could not change it otherwise.
 #[cfg(unix)]
 fn give_to_owner_of(folder: &Path, file: &File) {
     use std::os::unix::fs::{MetadataExt, fchown};

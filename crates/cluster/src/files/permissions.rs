@@ -1,4 +1,4 @@
-//! Who may write and read the files of a cluster folder, by the rules that ssh has for its own.
+//! Permission checks of the files of a cluster folder, by the rules that ssh has for its own.
 //!
 //! A file, and each folder that its name is in, belongs to root or to the user of this process, and nobody but that owner may
 //! write it. In a folder with the sticky bit others may make files, and cannot exchange ours. A secret may be read by its

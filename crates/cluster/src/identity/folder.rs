@@ -261,6 +261,21 @@ impl ClusterFolder {
 }
 
 impl NodeIdentity {
+    /// An identity that is in no folder: a CA's certificate and a node's (both PEM), and the node's key.
+    ///
+    /// # Errors
+    /// [`AuthorityError::BadCertificate`] and [`AuthorityError::WrongKey`].
+    pub(crate) fn from_pem(authority: &str, certificate: &str, key: NodeKey) -> Result<Self, AuthorityError> {
+        let der =
+            |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| AuthorityError::BadCertificate);
+        let (authority, certificate) = (der(authority)?, der(certificate)?);
+        let facts = NodeFacts::of_certificate(&certificate).map_err(|_| AuthorityError::BadCertificate)?;
+        if !key.owns(&certificate) {
+            return Err(AuthorityError::WrongKey);
+        }
+        Ok(Self { facts, authority, certificate, key })
+    }
+
     /// What its certificate says.
     pub fn facts(&self) -> &NodeFacts {
         &self.facts

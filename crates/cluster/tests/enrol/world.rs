@@ -68,6 +68,13 @@ impl Begun {
         Issuer::open(&self.folder, machine, settings, loopback()).await.unwrap()
     }
 
+    /// Names of files and folders that an enrolment left beside those of the cluster.
+    pub fn left(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.folder.path()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("enrolment")).collect()
+    }
+
     /// Serials on the deny-list.
     pub fn revoked(&self) -> usize {
         self.folder.load_revocations().unwrap().list().unwrap().len()
@@ -80,6 +87,7 @@ impl Heard {
             Progress::Refused(error) => format!("refused: {error}"),
             Progress::LetIn(node) => format!("let in {}", node.name),
             Progress::Tested(link, _) => format!("tested, with a link: {}", link.is_some()),
+            Progress::Granting(node) => format!("granting {}", node.name),
         };
         self.0.lock().unwrap().push(said);
     }
@@ -90,7 +98,7 @@ pub fn loopback() -> SocketAddr {
 }
 
 pub fn limits() -> Limits {
-    Limits { step: 20 * SECOND, qualification: 120 * SECOND, attempts: 10 }
+    Limits { step: 20 * SECOND, qualification: 120 * SECOND }
 }
 
 pub fn settings(roles: Roles) -> IssuerSettings {

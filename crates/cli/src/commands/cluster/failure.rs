@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use muser_cluster::FileError;
+use muser_cluster::enrol::EnrolError;
 use muser_cluster::identity::{AuthorityError, IdentityError, NodeId, RevocationsError};
 use muser_cluster::keys::{KeyError, KeyFileError};
 use muser_cluster::quarantine::QuarantineError;
@@ -57,6 +58,9 @@ pub enum ClusterFailure {
     /// The deny-list.
     #[error(transparent)]
     Revocations(#[from] RevocationsError),
+    /// Records of enrolments under way.
+    #[error(transparent)]
+    Enrol(#[from] EnrolError),
     /// The list of the quarantined.
     #[error(transparent)]
     Quarantine(#[from] QuarantineError),
@@ -75,6 +79,7 @@ impl ClusterFailure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Identity(IdentityError::File(error))
+            | Self::Enrol(EnrolError::Identity(IdentityError::File(error)))
             | Self::KeyFile(KeyFileError::File(error))
             | Self::Revocations(RevocationsError::File(error))
             | Self::Quarantine(QuarantineError::File(error)) => of_file(error),

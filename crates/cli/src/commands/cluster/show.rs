@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use muser_cluster::enrol::{Pending, PendingState, pending};
 use muser_cluster::identity::{ClusterFolder, NodeFacts, Revoked, Role};
 use muser_cluster::keys::KeyState;
 use muser_cluster::quarantine::Quarantined;
@@ -30,6 +31,8 @@ struct Report {
     mac_keys: Vec<KeyLine>,
     revoked: Vec<RevokedLine>,
     quarantined: Vec<QuarantinedLine>,
+    /// Granted in enrolments that have not ended, or whose process was killed.
+    pending: Vec<PendingLine>,
 }
 
 #[derive(Serialize)]
@@ -46,6 +49,16 @@ struct RevokedLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     serial: Option<String>,
     since_unix_s: u64,
+}
+
+#[derive(Serialize)]
+struct PendingLine {
+    node: String,
+    name: String,
+    serial: String,
+    since_unix_s: u64,
+    /// The enrolling process was killed: it is taken back by the next enrolment.
+    abandoned: bool,
 }
 
 #[derive(Serialize)]
@@ -90,6 +103,7 @@ fn report(folder: &ClusterFolder) -> Result<Report, ClusterFailure> {
         days_left: not_after_unix_s.cast_signed().saturating_sub_unsigned(now).div_euclid(DAY_S.cast_signed()),
         mac_keys: keys.list().map(line).collect(),
         revoked: revocations.list()?.into_iter().map(RevokedLine::from).collect(),
+        pending: pending(folder)?.into_iter().map(PendingLine::from).collect(),
         quarantined: folder.load_quarantine()?.list()?.into_iter().map(QuarantinedLine::from).collect(),
     })
 }
@@ -115,6 +129,18 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
             }
         }
     }
+    if !report.pending.is_empty() {
+        writeln!(out, "\npending")?;
+    }
+    for PendingLine { node, name, serial, since_unix_s, abandoned } in &report.pending {
+        writeln!(out, "  node    {node}  {name}, granted {since_unix_s} s after 1970")?;
+        let state = if *abandoned {
+            "its enrolment was killed; the next muser enroll revokes it"
+        } else {
+            "its enrolment goes on"
+        };
+        writeln!(out, "  serial  {serial}  {state}")?;
+    }
     // Only decoders that audit come to have any.
     if !report.quarantined.is_empty() {
         writeln!(out, "\nquarantined")?;
@@ -124,6 +150,14 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "          {found}, model {model}")?;
     }
     Ok(())
+}
+
+impl From<Pending> for PendingLine {
+    fn from(entry: Pending) -> Self {
+        let Pending { node, name, serial, since_unix_s, state } = entry;
+        let abandoned = state == PendingState::Abandoned;
+        Self { node: node.to_string(), name, serial: serial.to_string(), since_unix_s, abandoned }
+    }
 }
 
 impl From<Quarantined> for QuarantinedLine {

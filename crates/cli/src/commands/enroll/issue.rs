@@ -2,12 +2,13 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use muser_cluster::enrol::{Enrolled, Issuer, IssuerSettings, Limits, advertised};
+use muser_cluster::enrol::{Enrolled, Issuer, IssuerSettings, Limits, Progress, advertised, take_back};
 use muser_cluster::identity::ClusterFolder;
 
 use super::node_config::{NodeConfig, Outcome};
-use super::{Computing, absolute, failed, name_of, outcome, runtime, tell_progress, unless_interrupted};
+use super::{Computing, Talk, absolute, failed, name_of, outcome, runtime, unless_interrupted};
 use crate::cluster_member::clock;
 use crate::commands::cluster::{make_first, shell_word};
 use crate::failure::Failure;
@@ -25,9 +26,11 @@ pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
     } else if args.name.is_some() {
         return Err(Failure::Usage(format!("--name: {path:?} is there, and has its names in its certificates")));
     }
+    let folder = ClusterFolder::new(&path);
+    take_back_what_was_left(&folder, &path)?;
+    let (granting, talk) = (AtomicBool::new(false), Talk::default());
     let runtime = runtime()?;
     let computing = Computing::start(args)?;
-    let folder = ClusterFolder::new(&path);
     let settings = IssuerSettings {
         roles: args.roles.into(),
         lifetime_s: args.days * DAY_S,
@@ -52,17 +55,53 @@ pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(out, "{}", *text).and_then(|()| out.flush()).map_err(Failure::Stdout)?;
         drop(out);
+        // The ticket itself is for the standard output alone: what is told may be logged, and arguments are shown by ps.
         tell(format_args!(
-            "muser: waiting at {address}; on the other machine, within {} minutes: muser enroll {} --cluster FOLDER",
-            args.ticket_minutes, *text
+            "muser: waiting at {address}; on the other machine, within {} minutes: muser enroll - --cluster FOLDER, and the \
+             ticket on its standard input",
+            args.ticket_minutes
         ));
-        let enrolled = issuer.enrol(kept, &|progress| tell_progress(&progress)).await.map_err(failed)?;
+        let told = |progress: Progress<'_>| {
+            if let Progress::Granting(node) = progress {
+                granting.store(true, Ordering::SeqCst);
+                tell(format_args!("muser: every test was good, {} is granted certificate {}", node.name, node.serial));
+            }
+            talk.tell(&progress);
+        };
+        let enrolled = issuer.enrol(kept, &told).await.map_err(failed)?;
         Ok((enrolled, listen))
     }));
     computing.end(runtime);
+    if done.is_err() && granting.load(Ordering::SeqCst) {
+        tell_what_to_carry(&path);
+    }
     let (enrolled, listen) = done?;
     outcome::print(&enrolled)?;
     configure(args, &path, &enrolled, listen)
+}
+
+/// Revokes what was granted by an enrolment here whose process was killed.
+fn take_back_what_was_left(folder: &ClusterFolder, path: &Path) -> Result<(), Failure> {
+    let taken = take_back(folder, clock()()).map_err(failed)?;
+    for left in &taken {
+        tell(format_args!(
+            "muser: an enrolment of {} ended before it was whole; its certificate {} is revoked now",
+            left.name, left.serial
+        ));
+    }
+    if !taken.is_empty() {
+        tell_what_to_carry(path);
+    }
+    Ok(())
+}
+
+/// Tells the steps that are left once a certificate and the MAC keys went to a node that is no member.
+fn tell_what_to_carry(path: &Path) {
+    let folder = shell_word(path);
+    tell(format_args!(
+        "muser: the other machines of the cluster admit it until they have {folder}/revoked.toml (muser cluster import), and \
+         it knows the MAC keys: muser cluster rotate-keys {folder}"
+    ));
 }
 
 /// Writes what `muser serve` and `muser produce` need to know of the new node.

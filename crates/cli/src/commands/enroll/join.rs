@@ -1,21 +1,24 @@
 //! The side that has the ticket: makes a folder, which is there only if everything was good.
 
-use std::io::{self, BufRead};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 
 use muser_cluster::enrol::{Applicant, EnrolError, Enrolled, Limits, Ticket};
 use muser_cluster::handoff::{Address, Port};
 use muser_cluster::identity::ClusterFolder;
 
 use super::node_config::NodeConfig;
-use super::{Computing, absolute, failed, name_of, outcome, runtime, tell_progress, unless_interrupted};
+use super::{Computing, Talk, absolute, failed, name_of, outcome, runtime, unless_interrupted};
 use crate::cluster_member::clock;
 use crate::commands::cluster::NewFolder;
 use crate::failure::Failure;
 use crate::settings::enroll::EnrollArgs;
 
+/// Longer than any ticket.
+const TICKET_BYTES_MAX: u64 = 4096;
+
 /// Runs the command with a ticket.
-pub fn run(args: &EnrollArgs, text: &str) -> Result<(), Failure> {
-    let ticket = ticket(text)?;
+pub fn run(args: &EnrollArgs, ticket: &Ticket) -> Result<(), Failure> {
     let path = absolute(&args.cluster)?;
     let name = name_of(args, &path)?;
     let new = NewFolder::begin(&path)?;
@@ -28,28 +31,37 @@ pub fn run(args: &EnrollArgs, text: &str) -> Result<(), Failure> {
     let computing = Computing::start(args)?;
     let keep = |enrolled: &Enrolled| {
         let config = config(args, enrolled, listen).map_err(|failure| failure.to_string())?;
-        config.create(&new.partial().join("muser.toml")).map_err(|failure| failure.to_string())?;
+        config.write_or_add(&new.partial().join("muser.toml")).map_err(|failure| failure.to_string())?;
         new.finish().map_err(|failure| failure.to_string())
     };
     let (machine, limits) = (&computing.machine, Limits::default());
     let applicant = Applicant { folder: &folder, machine, name, port, limits, clock: clock() };
+    let talk = Talk::default();
     let done = runtime.block_on(unless_interrupted(async {
-        applicant.apply(&ticket, &|progress| tell_progress(&progress), keep).await.map_err(failed)
+        applicant.apply(ticket, &|progress| talk.tell(&progress), keep).await.map_err(failed)
     }));
     computing.end(runtime);
     outcome::print(&done?)?;
     outcome::print_config(&path.join("muser.toml"))
 }
 
-fn ticket(text: &str) -> Result<Ticket, Failure> {
+/// The ticket that the arguments give or name, if they do.
+pub fn ticket(args: &EnrollArgs) -> Result<Option<Ticket>, Failure> {
     let mut read = String::new();
-    let text = if text == "-" {
-        io::stdin().lock().read_line(&mut read).map_err(Failure::Stdin)?;
-        &read
-    } else {
-        text
+    let text = match (&args.ticket, &args.ticket_file) {
+        (None, None) => return Ok(None),
+        (_, Some(path)) => {
+            let first = |file| BufReader::new(File::take(file, TICKET_BYTES_MAX)).read_line(&mut read);
+            File::open(path).and_then(first).map_err(Failure::io(path))?;
+            &read
+        }
+        (Some(text), None) if text == "-" => {
+            io::stdin().lock().take(TICKET_BYTES_MAX).read_line(&mut read).map_err(Failure::Stdin)?;
+            &read
+        }
+        (Some(text), None) => text,
     };
-    Ticket::parse(text).map_err(|error| Failure::Usage(error.to_string()))
+    Ticket::parse(text).map(Some).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// What `muser produce` and `muser serve` need to know here.

@@ -4,18 +4,18 @@
 //! end, a key that is missing behind the head of its table, and a producer to those that are there. What contradicts that, or
 //! cannot be added so, is left to the person.
 
-use std::fs;
-use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use muser_cluster::change_text;
 use muser_cluster::enrol::{Rates, Round};
 use muser_cluster::handoff::Address;
+use muser_cluster::identity::IdentityError;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
+use crate::commands::cluster::ClusterFailure;
 use crate::failure::Failure;
-use crate::output::NewFile;
 use crate::settings::KvType;
 use crate::settings::enroll::EnrollArgs;
 
@@ -81,29 +81,14 @@ impl NodeConfig {
         self.pace = slow.map(|rate| (rate * PACE_PART * 1e6).round() / 1e6).filter(|pace| *pace > 0.0);
     }
 
-    /// Writes a file that is not there yet.
-    pub fn create(&self, path: &Path) -> Result<(), Failure> {
-        self.write(path, &self.text())
-    }
-
     /// Writes the file, or adds to it what it does not say yet.
     pub fn write_or_add(&self, path: &Path) -> Result<Outcome, Failure> {
-        let old = match fs::read_to_string(path) {
-            Ok(old) => old,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(Failure::io(path)(error)),
-        };
-        match self.added_to(&old) {
-            Some(new) if new == old => Ok(Outcome::Written),
-            Some(new) => self.write(path, &new).map(|()| Outcome::Written),
-            None => Ok(Outcome::ByHand(self.text())),
+        // Two enrolments at a time each add theirs.
+        let written = change_text(path, |old| self.added_to(old));
+        match written.map_err(|error| ClusterFailure::from(IdentityError::File(error)))? {
+            true => Ok(Outcome::Written),
+            false => Ok(Outcome::ByHand(self.text())),
         }
-    }
-
-    fn write(&self, path: &Path, text: &str) -> Result<(), Failure> {
-        let mut file = NewFile::create(path)?;
-        file.write_all(text.as_bytes()).map_err(Failure::io(path))?;
-        file.finish()
     }
 
     fn text(&self) -> String {
@@ -193,6 +178,8 @@ fn span_of(text: &str, table: &str, key: &str) -> Option<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn config(serve: Option<&str>, produce: Option<&str>) -> NodeConfig {

@@ -29,9 +29,14 @@ fn all() -> Vec<Message> {
             listen: Some("[::1]:9932".parse().unwrap()),
             request: "-----BEGIN".into(),
         }),
-        Message::Grant(Grant {
+        Message::Trial(Trial {
             issuer: NodeId([9; 32]),
             issuer_roles: Roles::Both,
+            authority: "of tests".into(),
+            certificate: "certificate".into(),
+            keys: Zeroizing::new("key".into()),
+        }),
+        Message::Grant(Grant {
             authority: "authority".into(),
             certificate: "certificate".into(),
             keys: Zeroizing::new("keys".into()),
@@ -41,7 +46,6 @@ fn all() -> Vec<Message> {
         Message::Report(Some(link), qualification(None)),
         Message::Report(None, qualification(Some(Difference::Page { layer: 3, position: 64 }))),
         Message::Report(None, qualification(Some(Difference::Logits { position: 599 }))),
-        Message::Done,
         Message::Kept,
         Message::Refuse(RefuseCode::OtherModel, "tensors".into()),
         Message::Ping(1),
@@ -106,7 +110,7 @@ fn a_header_is_refused_by_what_is_wrong_with_it_before_a_body_is_read() {
         parse_header(&header)
     };
     assert_eq!(with(0, b'X'), Err(FrameError::NotAFrame));
-    assert_eq!(with(4, 2), Err(FrameError::Version { found: 2 }));
+    assert_eq!(with(4, 1), Err(FrameError::Version { found: 1 }));
     assert_eq!(with(5, 99), Err(FrameError::UnknownKind { kind: 99 }));
     assert_eq!(with(6, 1), Err(FrameError::Value { kind: Kind::Apply, field: "reserved" }));
     let too_long = FrameError::TooLong { kind: Kind::Apply, bytes: 0x0100_0005, most: 8 << 10 };
@@ -136,13 +140,14 @@ fn what_has_no_meaning_is_refused_and_what_cannot_be_said_is_not_sent() {
 fn the_bytes_are_those_of_the_tables() {
     let frame = |kind: u8, body: &[u8]| {
         let length = u32::try_from(body.len()).unwrap().to_le_bytes();
-        [b"MUEN".as_slice(), &[1, kind, 0, 0], &length, body].concat()
+        [b"MUEN".as_slice(), &[2, kind, 0, 0], &length, body].concat()
     };
     let mut apply = vec![7; 32];
     (1..=5).for_each(|digest| apply.extend([digest; 32]));
     apply.extend(b"\x07gpu-box\x0a[::1]:9932\x0a\x00-----BEGIN");
-    let mut grant = vec![9; 32];
-    grant.extend(b"\x03\x09\0\0\0authority\x0b\0\0\0certificate\x04\0\0\0keys\x02\0\0\0");
+    let mut trial = vec![9; 32];
+    trial.extend(b"\x03\x08\0\0\0of tests\x0b\0\0\0certificate\x03\0\0\0key");
+    let mut grant = b"\x09\0\0\0authority\x0b\0\0\0certificate\x04\0\0\0keys\x02\0\0\0".to_vec();
     grant.extend(
         [[0].as_slice(), &[1; 32], &[5, 0, 0, 0, 0, 0, 0, 0], &[1], &[2; 16], &[6, 0, 0, 0, 0, 0, 0, 0]].concat(),
     );
@@ -156,12 +161,12 @@ fn the_bytes_are_those_of_the_tables() {
     report.extend(qualification([0; 9]));
     let expected = [
         frame(1, &apply),
+        frame(8, &trial),
         frame(2, &grant),
         frame(3, &[]),
         frame(4, &report),
         frame(4, &[[0].as_slice(), &qualification([1, 3, 0, 0, 0, 64, 0, 0, 0])].concat()),
         frame(4, &[[0].as_slice(), &qualification([2, 0, 0, 0, 0, 0x57, 2, 0, 0])].concat()),
-        frame(5, &[]),
         frame(6, &[]),
         frame(7, b"\x06\x07\0tensors"),
         frame(16, &[1, 0, 0, 0, 0, 0, 0, 0]),

@@ -1,0 +1,164 @@
+//! The port where new nodes knock, and strangers too: each connection has its time, each address its share.
+//!
+//! Somebody who does not know the ticket's secret can neither end an enrolment nor keep its holder out: of one address at
+//! most 16 connections are in their handshake, of all at most 64. For one more, the oldest of its own address makes way, or of
+//! the address that has the most.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::net::TcpStream;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::channel::Channel;
+use super::failure::EnrolError;
+use super::frame::Kind;
+use super::message::{Apply, Message};
+use super::ticket::{IssuedTicket, RedeemError};
+use crate::handoff::{Address, Port};
+use crate::lane::UnixClock;
+
+/// Connections in their handshake at once.
+const KNOCKING_MAX: usize = 64;
+/// Of these, connections from one address.
+const OF_ADDRESS_MAX: usize = 16;
+
+/// Listener for new nodes, and the connections that have not shown a secret yet.
+pub(super) struct Door {
+    port: Port,
+    tls: TlsAcceptor,
+    limit: Duration,
+    connecting: JoinSet<Result<Applicant, EnrolError>>,
+    /// The same connections, oldest first, and refusals that are being told.
+    places: Vec<(IpAddr, AbortHandle)>,
+}
+
+pub(super) type Knocking = Channel<TlsStream<TcpStream>>;
+
+/// Somebody who showed a secret.
+pub(super) struct Applicant {
+    pub(super) channel: Knocking,
+    pub(super) apply: Apply,
+    pub(super) from: Address,
+}
+
+impl Door {
+    /// A door at `port`, for handshakes that take twice `limit` at most.
+    pub(super) fn new(port: Port, tls: ServerConfig, limit: Duration) -> Self {
+        let (tls, connecting) = (TlsAcceptor::from(Arc::new(tls)), JoinSet::new());
+        Self { port, tls, limit, connecting, places: Vec::new() }
+    }
+
+    pub(super) fn address(&self) -> io::Result<Address> {
+        self.port.address()
+    }
+
+    /// The port, at which nobody is let in any more.
+    pub(super) fn into_port(self) -> Port {
+        self.port
+    }
+
+    /// The next who shows a secret, or why somebody did not get so far.
+    pub(super) async fn next(&mut self) -> Result<Applicant, EnrolError> {
+        loop {
+            tokio::select! {
+                Some(ended) = self.connecting.join_next() => match ended {
+                    // It made way.
+                    Err(error) if error.is_cancelled() => {}
+                    ended => return ended.unwrap_or_else(|error| Err(EnrolError::Io(error.into()))),
+                },
+                accepted = self.port.0.accept() => {
+                    // A connection that failed before it began is nobody's loss.
+                    if let Ok((tcp, from)) = accepted {
+                        self.make_way(share_of(from));
+                        let task = self.connecting.spawn(knock(tcp, from, self.tls.clone(), self.limit));
+                        self.places.push((share_of(from), task));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for `work` and tells whoever knocks meanwhile that it is too late.
+    pub(super) async fn while_turning_away<T>(
+        &mut self,
+        ticket: &mut IssuedTicket,
+        clock: &UnixClock,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = pin!(work);
+        loop {
+            let knocked = tokio::select! {
+                done = &mut work => return done,
+                knocked = self.next() => knocked,
+            };
+            if let Ok(Applicant { channel, apply, .. }) = knocked {
+                let error = ticket.redeem(&apply.secret, clock()).err().unwrap_or(RedeemError::Used);
+                refuse(channel, error);
+            }
+        }
+    }
+
+    /// Ends the connection that makes way for one more from `address`, if one has to.
+    fn make_way(&mut self, address: IpAddr) {
+        self.places.retain(|(_, task)| !task.is_finished());
+        let mut shares: HashMap<IpAddr, usize> = HashMap::new();
+        self.places.iter().for_each(|(address, _)| *shares.entry(*address).or_default() += 1);
+        let own = shares.get(&address).copied().unwrap_or(0);
+        let most = shares.iter().max_by_key(|(_, count)| **count).map(|(address, _)| *address);
+        let from =
+            if own >= OF_ADDRESS_MAX { Some(address) } else { most.filter(|_| self.places.len() >= KNOCKING_MAX) };
+        let oldest = from.and_then(|from| self.places.iter().position(|(address, _)| *address == from));
+        if let Some(oldest) = oldest {
+            self.places.remove(oldest).1.abort();
+        }
+    }
+}
+
+/// Tells somebody whose secret lets nobody in, while others knock.
+pub(super) fn refuse(channel: Knocking, why: RedeemError) {
+    tokio::spawn(async move { channel.refuse(&why.into()).await });
+}
+
+/// The part of the network that counts as one address: of IPv6, where each machine has as many as it likes, the first half.
+fn share_of(address: Address) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
+        ip => ip,
+    }
+}
+
+/// A connection up to its secret.
+async fn knock(tcp: TcpStream, from: Address, tls: TlsAcceptor, limit: Duration) -> Result<Applicant, EnrolError> {
+    let knocking = async {
+        tcp.set_nodelay(true).map_err(EnrolError::Io)?;
+        let stream = match tls.accept(tcp).into_fallible().await {
+            Ok(stream) => stream,
+            Err((error, tcp)) => {
+                // So that the peer can read the alert.
+                Channel::new(tcp, limit).linger().await;
+                return Err(EnrolError::of_handshake(error));
+            }
+        };
+        let mut channel = Channel::new(stream, limit);
+        match channel.receive(Kind::Apply).await {
+            Ok(Message::Apply(apply)) => Ok(Applicant { channel, apply, from }),
+            Ok(other) => Err(EnrolError::Unexpected { got: other.kind(), wanted: Kind::Apply }),
+            Err(error) => {
+                channel.refuse(&error).await;
+                Err(error)
+            }
+        }
+    };
+    // Twice the limit, so that who is slow in the second half is still told.
+    let late = EnrolError::TooSlow { what: "a handshake", limit };
+    timeout(limit * 2, knocking).await.unwrap_or(Err(late))
+}
