@@ -1,11 +1,21 @@
 //! A folder that has its name only when everything in it is there.
+//!
+//! Until then it is `NAME.PROCESS.partial`, locked by its process. A command that is killed leaves it, with a private key in
+//! it; the next command that makes a folder beside it finds its lock free, and removes it.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::ClusterFailure;
+use crate::output::tell;
+
+/// Attempts to make a folder that others remove before it is locked: they were looking at it in the same moment.
+const ATTEMPTS: usize = 10;
+/// Files of a folder under way; files and folders of programs that were killed while they made them come to it.
+const OURS: [&str; 8] =
+    [".lock", "ca.key", "ca.pem", "keys.toml", "muser.toml", "node.key", "node.pem", "revoked.toml"];
 
 /// A folder being made, for its owner alone. It has another name beside the final one until [`Self::finish`]; dropped
 /// before, it is removed with all that is in it.
@@ -13,6 +23,8 @@ pub struct NewFolder {
     path: PathBuf,
     /// The name until it is whole; `None` once it is.
     partial: Option<PathBuf>,
+    /// Free once this is gone.
+    _lock: File,
 }
 
 impl NewFolder {
@@ -33,11 +45,13 @@ impl NewFolder {
         let mut partial = OsString::from(name);
         partial.push(format!(".{}.partial", std::process::id()));
         let partial = path.with_file_name(partial);
-        let mut builder = DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(&partial).map_err(at)?;
-        Ok(Self { path: path.to_owned(), partial: Some(partial) })
+        remove_left_over(parent_of(path)).map_err(at)?;
+        for _ in 0..ATTEMPTS {
+            if let Some(lock) = make(&partial).map_err(at)? {
+                return Ok(Self { path: path.to_owned(), partial: Some(partial), _lock: lock });
+            }
+        }
+        Err(at(io::ErrorKind::ResourceBusy.into()))
     }
 
     /// Where to write until it is whole.
@@ -55,8 +69,61 @@ impl NewFolder {
             _ => ClusterFailure::Folder { path: self.path.clone(), error },
         })?;
         self.partial = None;
-        Ok(())
+        let above = parent_of(&self.path);
+        let synced = File::open(above).and_then(|above| above.sync_all());
+        synced.map_err(|error| ClusterFailure::Folder { path: above.to_owned(), error })
     }
+}
+
+/// Makes a folder for its owner alone and locks it; nothing if somebody else removed it before it was locked.
+fn make(partial: &Path) -> io::Result<Option<File>> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(partial)?;
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let lock = match File::open(partial) {
+        Err(error) if gone(&error) => return Ok(None),
+        lock => lock?,
+    };
+    // Whoever has the lock now is about to remove it.
+    Ok((lock.try_lock().is_ok() && partial.exists()).then_some(lock))
+}
+
+/// Removes the folders under way that no process has any more.
+fn remove_left_over(above: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(above)? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let process = name.to_str().and_then(|name| name.strip_suffix(".partial")?.rsplit_once('.'));
+        let is_partial = process.is_some_and(|(_, process)| process.parse::<u32>().is_ok());
+        if !is_partial || !entry.file_type()?.is_dir() || !has_only_ours(&path) {
+            continue;
+        }
+        let Ok(lock) = File::open(&path) else { continue };
+        if lock.try_lock().is_ok() {
+            tell(format_args!("muser: removing {path:?}, which was left by a command that was killed"));
+            fs::remove_dir_all(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a folder holds what a folder under way may, and nothing else. One that cannot be looked at may be anybody's.
+fn has_only_ours(path: &Path) -> bool {
+    let Ok(mut entries) = fs::read_dir(path) else { return false };
+    entries.all(|entry| {
+        let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
+        let name = name.to_string_lossy();
+        OURS.contains(&&*name)
+            || name.starts_with("enrolment-")
+            || OURS.iter().any(|ours| name.starts_with(&format!(".{ours}.")) && name.ends_with(".new"))
+    })
+}
+
+/// The folder that a path is in.
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Drop for NewFolder {
