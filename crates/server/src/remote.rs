@@ -345,7 +345,7 @@ impl RemotePrefill {
 
 impl Drop for RemotePrefill {
     fn drop(&mut self) {
-        self.chooser.save();
+        self.chooser.save_at_the_end();
     }
 }
 

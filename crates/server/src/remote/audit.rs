@@ -90,11 +90,12 @@ impl Auditor {
         Self { settings, quarantine, nodes: Mutex::new(HashMap::new()) }
     }
 
-    /// Whether whoever answered at this address last is quarantined, or might be because the list cannot be read.
+    /// Whether whoever answered at this address last is quarantined.
     pub async fn excludes(&self, address: Address) -> bool {
         let node = self.nodes().get(&address).copied();
         match node {
-            Some(node) => self.quarantine.lookup(node).await.unwrap_or(true),
+            // If the list cannot be used, whoever asks a producer is told why, and asks nobody.
+            Some(node) => self.quarantine.lookup(node).await.unwrap_or(false),
             None => false,
         }
     }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use muser_cluster::handoff::Handoff;
@@ -18,6 +20,8 @@ use super::source::Chosen;
 
 /// What is learnt is written after this time, and at the end.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
+/// Longest wait for the file at the end of a server.
+const SAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Kernels tell of their sending in ticks of up to ten milliseconds: a shorter time than some of these is none.
 const EXACT_BUSY_US: u64 = 50_000;
@@ -181,6 +185,20 @@ impl Chooser {
             report(&format!("what was learnt about producers cannot be kept: {error}"));
         }
         file.is_reported = saved.is_err();
+    }
+
+    /// As [`Self::save`], in a thread of its own that is waited for some seconds at most: a disk that does not answer keeps no
+    /// server from ending, which forgets what it learnt last.
+    pub fn save_at_the_end(self: &Arc<Self>) {
+        let (chooser, (done, ended)) = (Arc::clone(self), channel());
+        let saving = move || {
+            chooser.save();
+            // Nobody may wait any more.
+            let _ = done.send(());
+        };
+        if thread::Builder::new().name("policy".into()).spawn(saving).is_ok() {
+            let _ = ended.recv_timeout(SAVE_LIMIT);
+        }
     }
 
     /// Has the file written in a while, away from the tasks.
