@@ -405,7 +405,7 @@ fn flags_of_nested_commands_come_from_their_table_and_from_the_environment() {
     };
     let mut commands: Vec<String> = checked("cluster").iter().map(|flag| text(&flag["command"]).to_owned()).collect();
     commands.dedup();
-    assert_eq!(commands, ["cluster begin", "cluster grant", "cluster show", "cluster renew"]);
+    assert_eq!(commands, ["cluster begin", "cluster grant", "cluster show", "cluster import", "cluster renew"]);
     let flags = checked("cluster grant");
     let values = |name: &str| flags.iter().find(|flag| flag["flag"] == name).unwrap()["values"].clone();
     assert_eq!((values("roles"), values("days"), values("out")), (json!(["producer"]), json!(["9"]), json!([])));

@@ -12,6 +12,7 @@ mod cluster;
 mod config;
 mod draining;
 mod enroll;
+mod folder_files;
 mod handoff_clients;
 mod handoff_strangers;
 mod handoff_trouble;

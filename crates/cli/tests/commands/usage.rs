@@ -103,13 +103,16 @@ fn help_is_complete(command: &str, own: &[&str], shared: &[&str]) {
 
 #[test]
 fn help_of_the_cluster_commands_names_every_flag_and_says_that_a_granted_key_travels() {
-    let flags: [(&str, &[&str]); 7] = [
+    let flags: [(&str, &[&str]); 10] = [
         ("begin", &["<FOLDER>", "--name", "--node", "--days"]),
         ("grant", &["<FOLDER>", "<NAME>", "--roles", "--out", "--days", "decoder", "private key is made here"]),
         ("show", &["<FOLDER>", "--json"]),
         ("rotate-keys", &["<FOLDER>", "keys.toml"]),
         ("revoke", &["<FOLDER>", "<NODE_ID_OR_SERIAL>", "revoked.toml"]),
         ("revoke-key", &["<FOLDER>", "<ID>"]),
+        ("activate-key", &["<FOLDER>", "<ID>"]),
+        ("import", &["<FOLDER>", "--revoked", "--keys", "--instead"]),
+        ("prune", &["<FOLDER>"]),
         ("renew", &["<FOLDER>", "--for", "--days"]),
     ];
     for (command, own) in flags {

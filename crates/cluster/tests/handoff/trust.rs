@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 
 use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote, TrustError};
 use muser_cluster::identity::{ClusterFolder, Revoked};
+use muser_cluster::keys::{KeyFileError, KeyRing};
 use muser_cluster::lane::{LaneError, PeerRefusal, Refusal};
 use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::PrefixReuse;
@@ -85,6 +86,33 @@ fn rotated_and_revoked_keys_count_from_the_next_handoff_on() {
         assert_eq!(pair.refused().await, RefuseCode::RevokedKey);
         decoder.save_keys(&keys).unwrap();
         assert!(matches!(pair.bring().await, Err(BringError::NoKey)));
+    });
+}
+
+#[test]
+fn a_key_that_was_carried_first_is_activated_on_either_end_without_a_refusal() {
+    run(async {
+        for first in ["producer", "decoder"] {
+            let pair = Pair::new().await;
+            for name in ["producer", "decoder"] {
+                let mut keys = pair.cluster.keys.to_text();
+                keys.push_str(&format!(
+                    "[[key]]\nid = 2\nstate = \"next\"\ncreated_unix_s = 1\nkey = \"{}\"\n",
+                    "ab".repeat(32)
+                ));
+                pair.folder(name).save_keys(&KeyRing::from_text(&keys).unwrap()).unwrap();
+                pair.bring().await.unwrap();
+            }
+            let second = if first == "producer" { "decoder" } else { "producer" };
+            for name in [first, second] {
+                let activating = |keys: &mut KeyRing| {
+                    keys.activate(2).unwrap();
+                    Ok::<_, KeyFileError>(())
+                };
+                pair.folder(name).change_keys(activating).unwrap();
+                pair.bring().await.unwrap();
+            }
+        }
     });
 }
 
