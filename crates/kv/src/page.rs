@@ -1,6 +1,7 @@
 //! One page's memory: shared by reference, copied before it is changed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::makers::Makers;
 use crate::pool::{OutOfPages, PagePool};
@@ -32,6 +33,15 @@ pub(crate) struct Buffer {
     /// Where in `storage` the page starts.
     start: usize,
     page_bytes: usize,
+    stamp: u64,
+    hint: AtomicU64,
+}
+
+/// A number that no page has had yet.
+fn next_stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Only uniqueness matters: whoever compares stamps got the page through something that synchronises.
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Page {
@@ -73,6 +83,18 @@ impl Page {
         Ok(self.unshared_mut())
     }
 
+    /// Number of the page's content, unique in this process: whoever may have written to the page has given it another one.
+    /// Equal stamps mean equal bytes.
+    pub fn stamp(&self) -> u64 {
+        self.buffer().stamp
+    }
+
+    /// A word that a device may keep with the page's memory, to find its copy of the page again. A hint only: the copy is
+    /// good if it was made at the same [`Self::stamp`].
+    pub fn hint(&self) -> &AtomicU64 {
+        &self.buffer().hint
+    }
+
     /// The bytes for writing.
     ///
     /// # Panics
@@ -80,6 +102,7 @@ impl Page {
     pub(crate) fn unshared_mut(&mut self) -> &mut [u8] {
         // `buffer` is `Some` until `drop`. No `Weak` is ever made, so an unshared `Arc` can be borrowed mutably.
         let buffer = self.buffer.as_mut().and_then(Arc::get_mut).expect("an unshared page");
+        buffer.stamp = next_stamp();
         let end = buffer.start + buffer.page_bytes;
         &mut buffer.storage[buffer.start..end]
     }
@@ -153,7 +176,7 @@ impl Buffer {
     pub(crate) fn zeroed(page_bytes: usize) -> Self {
         let storage = vec![0; page_bytes + Self::ALIGNMENT - 1].into_boxed_slice();
         let start = storage.as_ptr().addr().wrapping_neg() % Self::ALIGNMENT;
-        Self { storage, start, page_bytes }
+        Self { storage, start, page_bytes, stamp: next_stamp(), hint: AtomicU64::new(0) }
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -194,6 +217,23 @@ mod tests {
         assert!(!ours.is_shared() && !theirs.is_shared());
         assert!(theirs.bytes().iter().all(|&byte| byte == 1));
         assert_eq!((ours.bytes()[3], ours.bytes()[4]), (2, 1));
+    }
+
+    #[test]
+    fn a_stamp_is_shared_with_the_bytes_and_changes_with_every_write() {
+        let pool = PagePool::new(1 << 20);
+        let mut ours = pool.take(256).unwrap();
+        let taken = ours.stamp();
+        ours.make_mut().unwrap()[3] = 2;
+        assert_ne!(ours.stamp(), taken);
+        let theirs = ours.share();
+        assert_eq!(ours.stamp(), theirs.stamp());
+        ours.make_mut().unwrap();
+        assert_ne!(ours.stamp(), theirs.stamp(), "a copy has content of its own");
+        let (old, first) = (ours.stamp(), theirs.stamp());
+        drop((ours, theirs));
+        let again = [pool.take(256).unwrap(), pool.take(256).unwrap()];
+        assert!(again.iter().all(|page| page.stamp() != old && page.stamp() != first), "memory used again");
     }
 
     #[test]

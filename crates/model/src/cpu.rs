@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_kernels::activations::{ActivationFormat, Activations, FormatSet};
+use muser_kernels::activations::{Activations, FormatSet};
 use muser_kernels::arena::{ArenaPlan, ArenaRange};
 use muser_kernels::attention::AttentionShape;
 use muser_kernels::cpu::{
@@ -16,7 +16,8 @@ use muser_kernels::pool::Pool;
 use muser_kv::{PAGE_ROWS, Page};
 
 use crate::device::{
-    Device, DeviceDescription, DeviceError, DeviceProduct, KvLayer, Placement, Prepare, PreparedWeights, RawMatrix,
+    Addend, Device, DeviceDescription, DeviceError, DeviceProduct, KvLayer, Placement, Prepare, PreparedWeights,
+    RawMatrix,
 };
 use crate::layer::{Form, Norm};
 use crate::load::LoadError;
@@ -32,9 +33,10 @@ impl Device for Cpu {
     type Rows = Vec<f32>;
     type Activations = Activations;
     type Mixed = AttentionOutput;
+    type Needs = FormatSet;
 
-    fn activation(matrix: &Matrix) -> ActivationFormat {
-        matrix.activation()
+    fn needs(matrix: &Matrix, _rows: usize) -> FormatSet {
+        FormatSet::EMPTY.with(matrix.activation())
     }
 
     fn new_rows(&mut self, rows: usize, width: usize) -> Result<Vec<f32>, DeviceError> {
@@ -49,8 +51,9 @@ impl Device for Cpu {
         Ok(AttentionOutput::new(shape, rows))
     }
 
-    fn begin_step(&mut self, positions: &[u32]) {
+    fn begin_step(&mut self, positions: &[u32], _batch: &[SequenceInput<'_>]) -> Result<(), DeviceError> {
         Cpu::begin_step(self, positions);
+        Ok(())
     }
 
     fn set_site(&mut self, site: u32) {
@@ -61,19 +64,29 @@ impl Device for Cpu {
         Cpu::embed(self, table, tokens, norm_eps, out);
     }
 
-    fn norm_quantise(&mut self, x: &Vec<f32>, norm: &Norm, needs: FormatSet, out: &mut Activations) {
-        Cpu::norm_quantise(self, x, row_norm(norm), needs, out);
+    fn norm_quantise(
+        &mut self,
+        hidden: &mut Vec<f32>,
+        addend: Option<Addend<'_, Self>>,
+        norm: &Norm,
+        needs: FormatSet,
+        out: &mut Activations,
+    ) {
+        if let Some(addend) = addend {
+            Device::add_residual(self, hidden, addend, norm.width);
+        }
+        Cpu::norm_quantise(self, hidden, row_norm(norm), needs, out);
     }
 
     fn norm_quantise_selected(
         &mut self,
-        x: &Vec<f32>,
+        hidden: &mut Vec<f32>,
         selected: &[usize],
         norm: &Norm,
         needs: FormatSet,
         out: &mut Activations,
     ) {
-        Cpu::norm_quantise_selected(self, x, selected, row_norm(norm), needs, out);
+        Cpu::norm_quantise_selected(self, hidden, selected, row_norm(norm), needs, out);
     }
 
     fn matmul<const N: usize>(&mut self, activations: &Activations, products: [DeviceProduct<'_, Self>; N]) {
@@ -115,8 +128,8 @@ impl Device for Cpu {
         Cpu::silu_mul_quantise(self, gate, up, cols, needs, out);
     }
 
-    fn add_residual(&mut self, hidden: &mut Vec<f32>, y: &Vec<f32>, cols: usize, post_norm: Option<&Norm>) {
-        Cpu::add_residual(self, hidden, y, cols, post_norm.map(row_norm));
+    fn add_residual(&mut self, hidden: &mut Vec<f32>, addend: Addend<'_, Self>, cols: usize) {
+        Cpu::add_residual(self, hidden, addend.rows, cols, addend.post_norm.map(row_norm));
     }
 
     fn bend_logits(&mut self, logits: &mut Vec<f32>, selected: &[usize], bend: &LogitsBend) {

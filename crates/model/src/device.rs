@@ -5,8 +5,8 @@
 //! `docs/numerics.md`, so every device gives the same bits.
 
 use std::fmt::Debug;
+use std::ops::BitOr;
 
-use muser_kernels::activations::{ActivationFormat, FormatSet};
 use muser_kernels::attention::{AttentionShape, KvLayout};
 use muser_kernels::cpu::{HeadTransform, LogitsBend, RowStatus};
 use muser_kernels::formats::WeightType;
@@ -26,9 +26,11 @@ pub trait Device: Form<Matrix: Send + Sync, Vector: Send + Sync> + Sized + Send 
     type Activations: Send + Debug;
     /// The heads' outputs, `[rows, query_heads * head_dim]` in the device's own order.
     type Mixed: Send + Debug;
+    /// Set of forms in which the consumers of one vector want it.
+    type Needs: Copy + Default + BitOr<Output = Self::Needs>;
 
-    /// The form in which `matrix` wants the rows it is multiplied with.
-    fn activation(matrix: &Self::Matrix) -> ActivationFormat;
+    /// The forms in which `matrix` wants `rows` rows that it is multiplied with.
+    fn needs(matrix: &Self::Matrix, rows: usize) -> Self::Needs;
 
     /// A buffer of `rows` rows of `width` f32 each.
     ///
@@ -48,8 +50,11 @@ pub trait Device: Form<Matrix: Send + Sync, Vector: Send + Sync> + Sized + Send 
     /// As [`Self::new_rows`].
     fn new_mixed(&mut self, shape: &AttentionShape, rows: usize) -> Result<Self::Mixed, DeviceError>;
 
-    /// Begins a step with one row per position; every row is fine.
-    fn begin_step(&mut self, positions: &[u32]);
+    /// Begins a step of the rows of `batch`, one per position; every row is fine. The rows are pending in the caches.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device has no room for the pages that the rows see.
+    fn begin_step(&mut self, positions: &[u32], batch: &[SequenceInput<'_>]) -> Result<(), DeviceError>;
 
     /// Sets the site of the graph that rows failing from here on are recorded with.
     fn set_site(&mut self, site: u32);
@@ -57,22 +62,24 @@ pub trait Device: Form<Matrix: Send + Sync, Vector: Send + Sync> + Sized + Send 
     /// Embeddings of `tokens` to the front of `out`, normed without factors where `norm_eps` is given (rule 6a).
     fn embed(&mut self, table: &Self::Table, tokens: &[u32], norm_eps: Option<f32>, out: &mut Self::Rows);
 
-    /// Norms the rows and quantises them for their consumers (rules 5 and 2). Rows that are not finite fail.
+    /// `hidden += addend` where there is one (rule 6), then norms the rows and quantises them for their consumers (rules 5
+    /// and 2). Rows that are not finite fail.
     fn norm_quantise(
         &mut self,
-        x: &Self::Rows,
+        hidden: &mut Self::Rows,
+        addend: Option<Addend<'_, Self>>,
         norm: &Norm<Self::Vector>,
-        needs: FormatSet,
+        needs: Self::Needs,
         out: &mut Self::Activations,
     );
 
-    /// As [`Self::norm_quantise`] for the rows `selected` alone, in that order.
+    /// As [`Self::norm_quantise`] for the rows `selected` alone, in that order, without an addend.
     fn norm_quantise_selected(
         &mut self,
-        x: &Self::Rows,
+        hidden: &mut Self::Rows,
         selected: &[usize],
         norm: &Norm<Self::Vector>,
-        needs: FormatSet,
+        needs: Self::Needs,
         out: &mut Self::Activations,
     );
 
@@ -96,7 +103,7 @@ pub trait Device: Form<Matrix: Send + Sync, Vector: Send + Sync> + Sized + Send 
         mixed: &Self::Mixed,
         gate: Option<&Self::Rows>,
         transform: Option<HeadTransform>,
-        needs: FormatSet,
+        needs: Self::Needs,
         out: &mut Self::Activations,
     );
 
@@ -106,18 +113,12 @@ pub trait Device: Form<Matrix: Send + Sync, Vector: Send + Sync> + Sized + Send 
         gate: &Self::Rows,
         up: &Self::Rows,
         cols: usize,
-        needs: FormatSet,
+        needs: Self::Needs,
         out: &mut Self::Activations,
     );
 
-    /// `hidden += y`, both `[rows, cols]`, with `y` normed first where `post_norm` is given (rules 5 and 6).
-    fn add_residual(
-        &mut self,
-        hidden: &mut Self::Rows,
-        y: &Self::Rows,
-        cols: usize,
-        post_norm: Option<&Norm<Self::Vector>>,
-    );
+    /// `hidden += addend`, both `[rows, cols]` (rule 6).
+    fn add_residual(&mut self, hidden: &mut Self::Rows, addend: Addend<'_, Self>, cols: usize);
 
     /// Scales and bends the logits of the rows `selected` (rule 10). Rows with a logit that is not finite fail.
     fn bend_logits(&mut self, logits: &mut Self::Rows, selected: &[usize], bend: &LogitsBend);
@@ -230,6 +231,15 @@ pub struct DeviceProduct<'a, D: Device> {
     pub bias: Option<&'a D::Vector>,
     /// `[rows, outputs]`.
     pub out: &'a mut D::Rows,
+}
+
+/// Rows to be added to the residual stream, normed first where the architecture says so.
+#[derive(Debug)]
+pub struct Addend<'a, D: Device> {
+    /// `[rows, hidden]`.
+    pub rows: &'a D::Rows,
+    /// Norm of the rows before the sum (rule 5).
+    pub post_norm: Option<&'a Norm<D::Vector>>,
 }
 
 /// Steps from a projection to head vectors, in this order, each where given.

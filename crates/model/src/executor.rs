@@ -196,21 +196,25 @@ impl<D: Device> Executor<D> {
         on_hidden: &mut dyn FnMut(usize, &[f32]),
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), DeviceError> {
+        self.device.begin_step(&self.work.positions, batch)?;
         let mut hidden = std::mem::take(&mut self.work.captured);
         let values = self.work.positions.len() * self.model.config().hidden;
         let mut pass = self.pass(batch);
         pass.embed();
-        for layer in 0..pass.model.layers().len() {
-            pass.layers(layer..layer + 1);
-            if captured.contains(&layer) {
-                hidden.resize(values, 0.0);
-                pass.device.read_rows(&pass.work.hidden, &mut hidden)?;
-                on_hidden(layer, &hidden);
-            }
+        let mut done = 0;
+        for layer in (0..pass.model.layers().len()).filter(|layer| captured.contains(layer)) {
+            pass.layers(done..layer + 1);
+            done = layer + 1;
+            hidden.resize(values, 0.0);
+            pass.device.read_rows(&pass.work.hidden, &mut hidden)?;
+            on_hidden(layer, &hidden);
         }
+        pass.layers(done..pass.model.layers().len());
+        // While the device still computes: pages leave layer by layer.
+        pass.device.store_pending(pass.batch)?;
         pass.head(on_logits)?;
         self.work.captured = hidden;
-        self.device.store_pending(batch)
+        Ok(())
     }
 
     /// Runs layers `range` alone on `hidden`, `[rows of the step, model width]`, in place. Keys and values of these layers
@@ -256,6 +260,7 @@ impl<D: Device> Executor<D> {
         range: Range<usize>,
         hidden: &mut [f32],
     ) -> Result<(), DeviceError> {
+        self.device.begin_step(&self.work.positions, batch)?;
         self.device.write_rows(hidden, &mut self.work.hidden)?;
         let mut pass = self.pass(batch);
         pass.layers(range);
@@ -314,7 +319,6 @@ impl<D: Device> Executor<D> {
     fn start(&mut self, batch: &mut [SequenceInput<'_>]) {
         let layout = batch.first().map_or(KvLayout::Q8, |input| input.cache.spec().layout().layout());
         self.work.start(batch, layout);
-        self.device.begin_step(&self.work.positions);
     }
 
     fn check(&self, batch: &[SequenceInput<'_>]) -> Result<(), StepError> {

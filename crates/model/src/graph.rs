@@ -5,13 +5,12 @@
 
 use std::ops::Range;
 
-use muser_kernels::activations::FormatSet;
 use muser_kernels::cpu::{HeadTransform, LogitsBend, RowStatus};
 use muser_kernels::rows::inverse_block;
 use muser_kv::KvLayout;
 
-use crate::device::{Device, DeviceError, DeviceProduct, KvLayer, Placement};
-use crate::layer::{FeedForward, Layer, Linear};
+use crate::device::{Addend, Device, DeviceError, DeviceProduct, KvLayer, Placement};
+use crate::layer::{FeedForward, Layer, Linear, Norm};
 use crate::load::Model;
 use crate::step::{ForwardError, Place, SequenceInput};
 use crate::workspace::Workspace;
@@ -36,6 +35,20 @@ pub struct LogitsRow {
     pub position: u32,
 }
 
+/// The output of half a layer, on its way into the residual stream: the next norm adds it in the same operation.
+struct Carried<'m, D: Device> {
+    post_norm: Option<&'m Norm<D::Vector>>,
+}
+
+impl<'m, D: Device> Carried<'m, D> {
+    fn addend<'a>(self, output: &'a D::Rows) -> Addend<'a, D>
+    where
+        'm: 'a,
+    {
+        Addend { rows: output, post_norm: self.post_norm }
+    }
+}
+
 impl<D: Device> Pass<'_, '_, D> {
     /// Puts the embeddings of the step's tokens into the residual stream.
     pub(crate) fn embed(&mut self) {
@@ -45,23 +58,31 @@ impl<D: Device> Pass<'_, '_, D> {
     /// Runs layers `range` over the residual stream, in place.
     pub(crate) fn layers(&mut self, range: Range<usize>) {
         let model = self.model;
+        let mut carried = None;
         for index in range {
             let layer = &model.layers()[index];
             self.device.set_site(Place::Layer(index).site(model.layers().len()));
-            self.attention(index, layer);
-            self.feed_forward(&layer.feed_forward);
+            let carried_on = self.attention(index, layer, carried);
+            carried = Some(self.feed_forward(&layer.feed_forward, carried_on));
+        }
+        if let Some(Carried { post_norm }) = carried {
+            let Workspace { hidden, output, .. } = &mut *self.work;
+            self.device.add_residual(hidden, Addend { rows: output, post_norm }, model.config().hidden);
         }
     }
 
-    fn attention(&mut self, index: usize, layer: &Layer<D>) {
+    fn attention<'m>(&mut self, index: usize, layer: &'m Layer<D>, carried: Option<Carried<'m, D>>) -> Carried<'m, D> {
         let Self { model, device, work, batch } = self;
         let (config, attention) = (model.config(), &layer.attention);
-        let Workspace { hidden, activations, query, key, value, gate, mixed, output, layout, .. } = &mut **work;
+        let Workspace { hidden, activations, query, key, value, gate, mixed, output, layout, positions, .. } =
+            &mut **work;
+        let rows = positions.len();
         let kv = KvLayer { index, shape: model.spec().attention_shape(), layout: *layout, window: layer.config.window };
 
         let projections = [&attention.query, &attention.key, &attention.value];
-        let needs = needs(projections.into_iter().chain(&attention.gate));
-        device.norm_quantise(hidden, &attention.norm, needs, activations); // [rows, hidden]
+        let needs = needs(projections.into_iter().chain(&attention.gate), rows);
+        let addend = carried.map(|carried| carried.addend(output));
+        device.norm_quantise(hidden, addend, &attention.norm, needs, activations); // [rows, hidden]
         let qkv = [product(&attention.query, query), product(&attention.key, key), product(&attention.value, value)];
         match attention.gate.as_ref().zip(gate.as_mut()) {
             None => device.matmul(activations, qkv), // [rows, heads * head_dim]
@@ -95,21 +116,22 @@ impl<D: Device> Pass<'_, '_, D> {
         // The transform is its own inverse.
         let transform = transform_once.map(|factor| HeadTransform { head_dim: config.head_dim, factor });
         let gate = gate.as_ref().filter(|_| attention.gate.is_some());
-        device.gate_quantise(mixed, gate, transform, needs_of(&attention.output), activations);
+        device.gate_quantise(mixed, gate, transform, needs_of(&attention.output, rows), activations);
         device.matmul(activations, [product(&attention.output, output)]); // [rows, hidden]
-        device.add_residual(hidden, output, config.hidden, attention.post_norm.as_ref());
+        Carried { post_norm: attention.post_norm.as_ref() }
     }
 
-    fn feed_forward(&mut self, ffn: &FeedForward<D>) {
+    fn feed_forward<'m>(&mut self, ffn: &'m FeedForward<D>, carried: Carried<'m, D>) -> Carried<'m, D> {
         let Self { model, device, work, .. } = self;
-        let Workspace { hidden, activations, output, ffn_gate, ffn_up, .. } = &mut **work;
-        let (width, inner) = (model.config().hidden, model.config().feed_forward);
+        let Workspace { hidden, activations, output, ffn_gate, ffn_up, positions, .. } = &mut **work;
+        let (rows, inner) = (positions.len(), model.config().feed_forward);
 
-        device.norm_quantise(hidden, &ffn.norm, needs([&ffn.gate, &ffn.up]), activations); // [rows, hidden]
+        let needs = needs([&ffn.gate, &ffn.up], rows);
+        device.norm_quantise(hidden, Some(carried.addend(output)), &ffn.norm, needs, activations); // [rows, hidden]
         device.matmul(activations, [product(&ffn.gate, ffn_gate), product(&ffn.up, ffn_up)]); // [rows, feed_forward]
-        device.silu_mul_quantise(ffn_gate, ffn_up, inner, needs_of(&ffn.down), activations);
+        device.silu_mul_quantise(ffn_gate, ffn_up, inner, needs_of(&ffn.down, rows), activations);
         device.matmul(activations, [product(&ffn.down, output)]); // [rows, hidden]
-        device.add_residual(hidden, output, width, ffn.post_norm.as_ref());
+        Carried { post_norm: ffn.post_norm.as_ref() }
     }
 
     /// Computes the wanted logits, [`HEAD_ROWS`] rows at a time, and hands each row to `on_logits` with the index of its
@@ -119,7 +141,6 @@ impl<D: Device> Pass<'_, '_, D> {
         let config = model.config();
         let Workspace { hidden, activations, logits, positions, head_rows, .. } = &mut **work;
         let bend = LogitsBend { vocab: config.vocab, scale: config.logit_scale, soft_cap: config.logit_soft_cap };
-        let needs = needs_of(model.head());
         device.set_site(Place::Head.site(model.layers().len()));
         for done in (0..).step_by(HEAD_ROWS) {
             head_rows.clear();
@@ -127,6 +148,7 @@ impl<D: Device> Pass<'_, '_, D> {
             if head_rows.rows.is_empty() {
                 break;
             }
+            let needs = needs_of(model.head(), head_rows.rows.len());
             device.norm_quantise_selected(hidden, &head_rows.rows, model.output_norm(), needs, activations);
             device.matmul(activations, [product(model.head(), logits)]); // [selected, vocab]
             device.bend_logits(logits, &head_rows.rows, &bend);
@@ -184,11 +206,11 @@ fn product<'a, D: Device>(linear: &'a Linear<D>, out: &'a mut D::Rows) -> Device
     DeviceProduct { matrix: &linear.matrix, bias: linear.bias.as_ref(), out }
 }
 
-/// The forms in which the consumers of one vector want it.
-fn needs<'a, D: Device + 'a>(consumers: impl IntoIterator<Item = &'a Linear<D>>) -> FormatSet {
-    consumers.into_iter().map(|linear| D::activation(&linear.matrix)).collect()
+/// The forms in which the consumers of `rows` vectors want them.
+fn needs<'a, D: Device + 'a>(consumers: impl IntoIterator<Item = &'a Linear<D>>, rows: usize) -> D::Needs {
+    consumers.into_iter().fold(D::Needs::default(), |needs, linear| needs | D::needs(&linear.matrix, rows))
 }
 
-fn needs_of<D: Device>(consumer: &Linear<D>) -> FormatSet {
-    needs([consumer])
+fn needs_of<D: Device>(consumer: &Linear<D>, rows: usize) -> D::Needs {
+    needs([consumer], rows)
 }

@@ -16,7 +16,8 @@ pub use arch::{ARCHITECTURES, Architecture, ConfigError, read_config};
 pub use config::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig};
 pub use cpu::PrepareForCpu;
 pub use device::{
-    Device, DeviceDescription, DeviceError, DeviceProduct, KvLayer, Placement, Prepare, PreparedWeights, RawMatrix,
+    Addend, Device, DeviceDescription, DeviceError, DeviceProduct, KvLayer, Placement, Prepare, PreparedWeights,
+    RawMatrix,
 };
 pub use executor::{Executor, Forward};
 pub use graph::LogitsRow;

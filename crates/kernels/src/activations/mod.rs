@@ -43,6 +43,14 @@ impl FormatSet {
     }
 }
 
+impl std::ops::BitOr for FormatSet {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
 impl FromIterator<ActivationFormat> for FormatSet {
     fn from_iter<I: IntoIterator<Item = ActivationFormat>>(formats: I) -> Self {
         formats.into_iter().fold(Self::EMPTY, Self::with)
