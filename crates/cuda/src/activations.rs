@@ -40,6 +40,14 @@ impl Forms {
     }
 }
 
+impl std::ops::BitOr for Forms {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.with(other)
+    }
+}
+
 /// Room for the activation rows of one step, in chosen layouts.
 #[derive(Debug)]
 pub struct Activations {

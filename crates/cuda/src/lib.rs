@@ -7,10 +7,12 @@
 
 pub mod activations;
 pub mod attention;
+pub mod device;
 pub mod driver;
 pub mod kernels;
 pub mod matrix;
 pub mod queue;
 
+pub use device::{CudaDevice, CudaLimits, Gpu};
 pub use driver::{Context, DeviceBuffer, DriverError};
 pub use queue::Queue;

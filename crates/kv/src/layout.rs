@@ -279,6 +279,21 @@ impl PageLayout {
         Ok(())
     }
 
+    /// Writes one row of `page`. `payload` is that row's payload: [`Self::row_bytes`] bytes.
+    ///
+    /// # Panics
+    /// If a length or the row is wrong.
+    pub fn write_row(&self, page: &mut [u8], row: usize, payload: &[u8]) {
+        assert_eq!(page.len(), self.page_bytes(), "page length");
+        assert_eq!(payload.len(), self.row_bytes(), "payload of a row");
+        let mut rest = payload;
+        for range in self.fields_of(row..row + 1) {
+            let (field, behind) = rest.split_at(range.len());
+            page[range].copy_from_slice(field);
+            rest = behind;
+        }
+    }
+
     fn check(&self, page_len: usize, rows: usize) -> Result<(), LayoutError> {
         if page_len != self.page_bytes() {
             return Err(LayoutError::PageLength { got: page_len, expected: self.page_bytes() });
@@ -333,6 +348,26 @@ mod tests {
     use super::*;
 
     const LAYOUTS: [KvLayout; 2] = [KvLayout::Q8, KvLayout::F16];
+
+    #[test]
+    fn rows_written_one_by_one_make_the_page_that_their_payload_makes() {
+        for layout in LAYOUTS {
+            let layout = PageLayout::new(layout, 3, 64).unwrap();
+            let bytes: Vec<u8> = (0..layout.page_bytes()).map(|byte| u8::try_from(byte % 251).unwrap()).collect();
+            let mut written = vec![0; layout.page_bytes()];
+            for row in [5, 0, 63, 17] {
+                let mut payload = Vec::new();
+                for range in layout.fields_of(row..row + 1) {
+                    payload.extend_from_slice(&bytes[range]);
+                }
+                layout.write_row(&mut written, row, &payload);
+                let same = layout.fields_of(row..row + 1).all(|range| written[range.clone()] == bytes[range]);
+                assert!(same, "row {row}");
+            }
+            assert!(layout.is_clear_from(&written, 64));
+            assert!(layout.fields_of(18..63).all(|range| written[range].iter().all(|&byte| byte == 0)), "other rows");
+        }
+    }
 
     #[test]
     fn the_byte_table_of_a_q8_page_is_as_documented() {

@@ -127,7 +127,13 @@ impl Queue {
         if self.context().capability().is_hopper() { launch.early() } else { launch }
     }
 
-    fn note(&mut self, result: Result<(), DriverError>) {
+    /// The first failure so far, if there was one: everything behind it was left out.
+    pub fn failure(&self) -> Option<DriverError> {
+        self.failed.clone()
+    }
+
+    /// Keeps the failure of work that was put into the stream beside the operations.
+    pub(crate) fn note(&mut self, result: Result<(), DriverError>) {
         if let Err(error) = result {
             self.failed.get_or_insert(error);
         }

@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use half::f16;
 use muser_kernels::formats::{QuantiseError, WeightType, quantise_row};
-use muser_kv::KvLayout;
 use muser_model::Model;
 use muser_weights::gguf::ModelFiles;
 use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Quantise, Storage, generate};
-
-use crate::runs::{Way, fastest, run};
 
 /// How a model's matrices are stored, and widths that the types' blocks divide.
 pub struct WeightMix {
@@ -55,13 +52,22 @@ const VOCAB: u32 = 301;
 
 /// The model of one of [`ARCHITECTURES`]; two layers, so that what attention stored wrongly is attended again.
 pub fn of_architecture(architecture: usize, mix: &WeightMix, context: u32) -> Arc<Model> {
-    match architecture {
-        0 => glimmer(mix, 100, &[true, false], context),
-        1 => llama(mix, LlamaOptions { tied_output: true, rope_factors: true, qkv_biases: false }, 2, context),
-        2 => llama(mix, LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true }, 2, context),
-        3 => load(generated(&spec(mix, Architecture::Qwen2 { tied_output: true }, 2, context), mix)),
-        _ => load(generated(&spec(mix, Architecture::Qwen3 { tied_output: false }, 2, context), mix)),
-    }
+    load(file_of_architecture(architecture, mix, context))
+}
+
+/// The file of [`of_architecture`].
+pub fn file_of_architecture(architecture: usize, mix: &WeightMix, context: u32) -> Vec<u8> {
+    let llama = |tied_output, rope_factors, qkv_biases| {
+        llama_spec(mix, LlamaOptions { tied_output, rope_factors, qkv_biases }, 2, context)
+    };
+    let spec = match architecture {
+        0 => glimmer_spec(mix, 100, &[true, false], context),
+        1 => llama(true, true, false),
+        2 => llama(false, false, true),
+        3 => spec(mix, Architecture::Qwen2 { tied_output: true }, 2, context),
+        _ => spec(mix, Architecture::Qwen3 { tied_output: false }, 2, context),
+    };
+    generated(&spec, mix)
 }
 
 /// A `muse-glimmer` of one layer per flag: local with `window`, or global.
@@ -239,12 +245,13 @@ fn every_weight_type_is_multiplied_by_some_model() {
 /// Equal bits would mean little if a model said the same everywhere, or nothing but the soft cap's limits.
 #[test]
 fn every_model_says_something_else_at_every_position() {
+    use crate::runs::{Way, fastest, run};
     let prompt = vec![5; 40];
     for (architecture, name) in ARCHITECTURES.into_iter().enumerate() {
         for mix in MIXES.iter().chain([&FLOATS]) {
             let model = of_architecture(architecture, mix, 64);
             let way = Way { kernels: fastest(), threads: 1, chunk: 40 };
-            let run = run(&model, KvLayout::Q8, &way, &prompt);
+            let run = run(&model, muser_kv::KvLayout::Q8, &way, &prompt);
             let size = (run.logits.iter().map(|z| z * z).sum::<f32>() / run.logits.len() as f32).sqrt();
             assert!((0.3..8.0).contains(&size), "{name}, {}: {size}", mix.name);
             // The same token again and again: only its place in the sequence can make a difference.

@@ -11,15 +11,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("weights", &["kernels"]),
     ("kv", &["kernels"]),
-    ("cuda", &["kernels", "kv"]),
     ("model", &["kernels", "kv", "weights"]),
+    ("cuda", &["kernels", "kv", "model", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
     ("wire", &[]),
     ("cluster", &["engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     ("sim", &["cluster", "wire"]),
     ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
-    ("cli", &["cluster", "engine", "host", "hub", "kernels", "kv", "model", "server", "text", "weights", "wire"]),
+    (
+        "cli",
+        &["cluster", "cuda", "engine", "host", "hub", "kernels", "kv", "model", "server", "text", "weights", "wire"],
+    ),
 ];
 
 /// Every crate has a line in [`ARROWS`], depends on nothing else of ours, and takes the workspace's lints.
