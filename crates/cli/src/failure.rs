@@ -51,6 +51,9 @@ pub enum Failure {
     /// A step failed.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// The device that was asked for is not there, or has no room for the model.
+    #[error("{0}")]
+    Device(String),
     /// The system refused threads.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -138,6 +141,7 @@ impl Failure {
             Self::Pull(reason) => crate::hub::exit_code(reason),
             Self::Load(LoadError::Memory(_)) | Self::Step(StepError::Cache(_)) => 4,
             Self::Load(LoadError::Pool(_)) => 1,
+            Self::Device(_) => 4,
             Self::Open(_) | Self::Vocabulary(_) | Self::Chat(_) | Self::Load(_) | Self::Cache(_) => 3,
             // What a shell reports for a program that SIGPIPE ended.
             Self::Stdout(_) if self.is_reader_gone() => 141,

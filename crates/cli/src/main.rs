@@ -13,6 +13,8 @@ mod cluster_member;
 mod commands;
 mod config;
 mod failure;
+#[cfg_attr(not(feature = "cuda"), path = "gpu_absent.rs")]
+mod gpu;
 mod hub;
 mod input;
 mod interrupt;

@@ -11,8 +11,10 @@ use muser_model::{Executor, Forward, Model};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
+use crate::gpu;
 use crate::hub::model_from_hub;
-use crate::settings::{HubArgs, MachineArgs};
+use crate::output::tell;
+use crate::settings::{DeviceChoice, HubArgs, MachineArgs};
 
 /// The model that ships with muser, so that the first command needs no download.
 static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
@@ -35,6 +37,20 @@ pub fn executor(
     machine: &MachineArgs,
     rows_max: NonZeroUsize,
 ) -> Result<Box<dyn Forward>, Failure> {
+    match machine.device {
+        DeviceChoice::Cuda => gpu::executor(&files, rows_max),
+        DeviceChoice::Auto if machine.kernels.is_none() && gpu::is_there() => match gpu::executor(&files, rows_max) {
+            Err(Failure::Device(reason)) => {
+                tell(format_args!("muser: running on the CPU: {reason}"));
+                on_cpu(files, machine, rows_max)
+            }
+            other => other,
+        },
+        DeviceChoice::Auto | DeviceChoice::Cpu => on_cpu(files, machine, rows_max),
+    }
+}
+
+fn on_cpu(files: Arc<ModelFiles>, machine: &MachineArgs, rows_max: NonZeroUsize) -> Result<Box<dyn Forward>, Failure> {
     let (kernels, threads) = (machine.kernels.unwrap_or_else(Kernels::detected), threads(machine.threads));
     let model = Arc::new(Model::load(files, threads)?);
     Ok(Box::new(Executor::new(model, kernels, threads, rows_max)?))

@@ -122,6 +122,21 @@ pub struct MachineArgs {
     /// Instruction set to use, by name: scalar, avx2, avx512 [default: the best this CPU has].
     #[arg(long, value_name = "NAME", value_parser = kernels)]
     pub kernels: Option<Kernels>,
+    /// Device that computes: cpu, cuda, or auto, which is the GPU where this build, the machine and its memory allow it.
+    #[arg(long, value_enum, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+}
+
+/// Device that computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The GPU if there is one that has room for the model, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 /// How keys and values are kept.

@@ -27,6 +27,8 @@ struct Report {
     threads: usize,
     /// Slowest first; a model runs on the last.
     kernels: Vec<&'static str>,
+    /// Name and memory of the GPU, or the reason why none can be used.
+    gpu: String,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
     /// Whether the system gives huge pages to those who ask: `always`, `madvise` or `never`.
@@ -43,6 +45,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         processor: field("/proc/cpuinfo", "model name"),
         threads,
         kernels: Kernels::available().iter().map(|kernels| kernels.name).collect(),
+        gpu: crate::gpu::describe(),
         memory_bytes: memory("MemTotal"),
         memory_available_bytes: memory("MemAvailable"),
         huge_pages: huge_pages(),
@@ -65,6 +68,7 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
     // The one in use first.
     let kernels: Vec<&str> = report.kernels.iter().rev().copied().collect();
     writeln!(out, "kernels     {}", kernels.join(", "))?;
+    writeln!(out, "GPU         {}", report.gpu)?;
     writeln!(
         out,
         "memory      {}, {} available",

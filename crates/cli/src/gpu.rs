@@ -1,0 +1,50 @@
+//! Models on NVIDIA GPUs.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use muser_cuda::{Context, CudaDevice, CudaLimits, DriverError, Gpu};
+use muser_model::{DeviceError, Executor, Forward, LoadError, Model};
+use muser_weights::gguf::ModelFiles;
+
+use crate::failure::Failure;
+
+/// Number of the GPU that is used.
+const ORDINAL: u32 = 0;
+/// Part of the memory that is free beside weights and buffers which pages may take: one in this many stays free.
+const FREE_PART: usize = 16;
+
+/// True if the machine has a GPU that its driver lets us use.
+pub fn is_there() -> bool {
+    Context::open(ORDINAL).is_ok()
+}
+
+/// Loads the model into an executor on the GPU, for steps of up to `rows_max` rows.
+pub fn executor(files: &ModelFiles, rows_max: NonZeroUsize) -> Result<Box<dyn Forward>, Failure> {
+    let gpu = Gpu::open(ORDINAL)?;
+    let model = Model::<CudaDevice>::load_with(files, &mut gpu.preparer()?).map_err(|reason| match reason {
+        LoadError::Device(reason @ DeviceError::OutOfMemory { .. }) => Failure::Device(reason.to_string()),
+        other => Failure::Load(other),
+    })?;
+    let free = gpu.context().memory()?.free;
+    let limits = CudaLimits { rows_max: rows_max.get(), page_bytes_max: free - free / FREE_PART };
+    let device = CudaDevice::new(&gpu, model.spec(), limits)?;
+    let executor = Executor::on(Arc::new(model), device, rows_max);
+    Ok(Box::new(executor.map_err(|reason| Failure::Device(reason.to_string()))?))
+}
+
+/// Name and memory of the GPU, or the reason why none can be used.
+pub fn describe() -> String {
+    let found = Context::open(ORDINAL).and_then(|context| {
+        let memory = context.memory()?;
+        let gigabytes = |bytes: usize| bytes as f64 / 1e9;
+        Ok(format!("{}, {:.1} GB, {:.1} GB free", context.name(), gigabytes(memory.total), gigabytes(memory.free)))
+    });
+    found.unwrap_or_else(|reason| reason.to_string())
+}
+
+impl From<DriverError> for Failure {
+    fn from(reason: DriverError) -> Self {
+        Self::Device(reason.to_string())
+    }
+}
