@@ -8,10 +8,16 @@
 #include "launch.cuh"
 #include "quantise.cuh"
 
+// Threads of a norm, and the lanes of its sum of squares, which the first of them hold.
+constexpr int NORM_THREADS = 512;
+constexpr int NORM_LANES = 256;
+
+extern __shared__ __align__(16) float row_values[];
+
 // Rule 5, step 2: the sum of 256 lanes by halves, the same on every thread. `lanes` is shared memory.
 __device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
     const int lane = threadIdx.x % 32;
-    lanes[threadIdx.x] = mine;
+    if (threadIdx.x < NORM_LANES) lanes[threadIdx.x] = mine;
     __syncthreads();
     float a[8];
 #pragma unroll
@@ -27,7 +33,7 @@ __device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
 
 // Brings `cols` floats into the second-level cache.
 __device__ __forceinline__ void fetch_ahead(const float* values, int cols) {
-    for (int k = threadIdx.x * 32; k < cols; k += QUANTISE_THREADS * 32) {
+    for (int k = threadIdx.x * 32; k < cols; k += NORM_THREADS * 32) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(values + k));
     }
 }
@@ -49,78 +55,79 @@ struct NormOperands {
     __device__ __forceinline__ float post_eps() const { return __uint_as_float((uint32_t)(eps_and_post_eps >> 32)); }
 };
 
-// Residual sum (rule 6), norm (rule 5) and quantisation (rule 2) of one row of at most 256 * PER values, which stay in
-// registers: thread t holds values t, t + 256, ..., as the rule's lanes do.
-template <int PER>
-__device__ __forceinline__ void norm_row(const ActivationForms& out, const NormOperands& in) {
-    __shared__ float lanes[QUANTISE_THREADS];
-    __shared__ __align__(16) float values[QUANTISE_THREADS * PER];
-    const int cols = (int)in.cols, row = blockIdx.x, thread = threadIdx.x;
+// Rule 5, step 1: this thread's lane of the sum of squares of a row in shared memory, ascending; 256 lanes.
+__device__ __forceinline__ float lane_of_squares(const float* row, int cols) {
+    float sum = 0.0f;
+    if (threadIdx.x < NORM_LANES) {
+#pragma unroll 4
+        for (int k = threadIdx.x; k < cols; k += NORM_LANES) sum = __fmaf_rn(row[k], row[k], sum);
+    }
+    return sum;
+}
+
+// Residual sum (rule 6), norm (rule 5) and quantisation (rule 2) of one row, which stays in shared memory; `cols` is a
+// multiple of 4. Loops are short on purpose: with one row this code runs cold, and fetching instructions would take longer
+// than the work.
+extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+    quantise_norm(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    __shared__ float lanes[NORM_LANES];
+    const int cols = (int)in.cols, quads = cols / 4, row = blockIdx.x, thread = threadIdx.x;
+    float4* h = (float4*)row_values;
+    float4* y = h + quads;
+    const float4 *weight = (const float4*)in.weight, *post_weight = (const float4*)in.post_weight;
     let_next_start();
     fetch_ahead(in.weight, cols);
-    if (in.post_weight) fetch_ahead(in.post_weight, cols);
+    if (post_weight) fetch_ahead(in.post_weight, cols);
     wait_for_previous();
     const int source = in.indices ? (int)in.indices[row] : row;
-    float* hidden = in.hidden + (size_t)source * cols;
-    auto place_of = [thread](int i) { return thread + i * QUANTISE_THREADS; };
-    float h[PER];
-#pragma unroll
-    for (int i = 0; i < PER; i++) h[i] = place_of(i) < cols ? hidden[place_of(i)] : 0.0f;
-    if (in.addend) {
-        const float* addend = in.addend + (size_t)source * cols;
-        float y[PER];
-#pragma unroll
-        for (int i = 0; i < PER; i++) y[i] = place_of(i) < cols ? addend[place_of(i)] : 0.0f;
-        if (in.post_weight) {
-            // fma(0, 0, sum) past the last column changes nothing: sums of squares are not -0.
-            float sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < PER; i++) sum = __fmaf_rn(y[i], y[i], sum);
-            const float r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, in.post_eps());
-#pragma unroll
-            for (int i = 0; i < PER; i++) {
-                if (place_of(i) < cols) y[i] = __fmul_rn(__fmul_rn(y[i], r), in.post_weight[place_of(i)]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < PER; i++) {
-            h[i] = __fadd_rn(h[i], y[i]);
-            if (place_of(i) < cols) hidden[place_of(i)] = h[i];
-        }
+    float4* hidden = (float4*)(in.hidden + (size_t)source * cols);
+    const float4* addend = (const float4*)(in.addend + (size_t)source * cols);
+#pragma unroll 4
+    for (int i = thread; i < quads; i += NORM_THREADS) {
+        h[i] = hidden[i];
+        if (in.addend) y[i] = addend[i];
     }
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER; i++) sum = __fmaf_rn(h[i], h[i], sum);
-    const float r = inverse_rms_of_sum(sum_by_halves(sum, lanes), cols, in.eps());
+    __syncthreads();
+    if (in.addend) {
+        float r = 1.0f;
+        if (post_weight) r = inverse_rms_of_sum(sum_by_halves(lane_of_squares((const float*)y, cols), lanes), cols, in.post_eps());
+#pragma unroll 2
+        for (int i = thread; i < quads; i += NORM_THREADS) {
+            float4 term = y[i], value = h[i];
+            if (post_weight) {
+                const float4 w = post_weight[i];
+                term = make_float4(__fmul_rn(__fmul_rn(term.x, r), w.x), __fmul_rn(__fmul_rn(term.y, r), w.y),
+                                   __fmul_rn(__fmul_rn(term.z, r), w.z), __fmul_rn(__fmul_rn(term.w, r), w.w));
+            }
+            value = make_float4(__fadd_rn(value.x, term.x), __fadd_rn(value.y, term.y), __fadd_rn(value.z, term.z),
+                                __fadd_rn(value.w, term.w));
+            h[i] = value;
+            hidden[i] = value;
+        }
+        __syncthreads();
+    }
+    const float r = inverse_rms_of_sum(sum_by_halves(lane_of_squares((const float*)h, cols), lanes), cols, in.eps());
     bool bad = false;
-#pragma unroll
-    for (int i = 0; i < PER; i++) {
-        if (place_of(i) >= cols) continue;
-        const float value = __fmul_rn(__fmul_rn(h[i], r), in.weight[place_of(i)]);
-        bad |= !is_finite(value);
-        values[place_of(i)] = value;
+#pragma unroll 2
+    for (int i = thread; i < quads; i += NORM_THREADS) {
+        const float4 value = h[i], w = weight[i];
+        const float4 normed = make_float4(__fmul_rn(__fmul_rn(value.x, r), w.x), __fmul_rn(__fmul_rn(value.y, r), w.y),
+                                          __fmul_rn(__fmul_rn(value.z, r), w.z), __fmul_rn(__fmul_rn(value.w, r), w.w));
+        bad |= !is_finite(normed.x) || !is_finite(normed.y) || !is_finite(normed.z) || !is_finite(normed.w);
+        h[i] = normed;
     }
     bad = __syncthreads_or(bad);
     if (bad && thread == 0) atomicMin(&in.status[source], (uint32_t)in.place);
-    store_row(out, values, bad, row, cols);
+    const int lane = thread % 32, blocks = (cols + 255) / 256;
+#pragma unroll 1
+    for (int block = thread / 32; block < blocks; block += NORM_THREADS / 32) {
+        float x[8];
+        eight_values(x, block, cols, lane, [&](int k) { return bad ? 0.0f : row_values[k]; });
+        store_group(out, x, row, block, blocks, cols, lane);
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_norm_4(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
-    norm_row<4>(out, in);
-}
-
-extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_norm_16(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
-    norm_row<16>(out, in);
-}
-
-extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
-    quantise_norm_28(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
-    norm_row<28>(out, in);
-}
-
-// The same for rows of any length, which are read again where they are needed.
+// The same for rows that do not fit shared memory or are no multiple of 4 long, read again where they are needed.
 extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
     quantise_norm_any(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
     __shared__ float lanes[QUANTISE_THREADS];

@@ -3,7 +3,7 @@
 #include <cuda_fp16.h>
 #include "numerics.cuh"
 
-// Threads of every kernel that quantises: also the lanes of rule 5.
+// Threads of a kernel that gives a warp to each group.
 constexpr int QUANTISE_THREADS = 256;
 // Rows of a tile of the Hopper layouts.
 constexpr int TILE_ROWS = 128;
@@ -131,21 +131,6 @@ __device__ __forceinline__ void store_own_group(const ActivationForms& out, floa
         if (lane == 0) atomicMin(&status[row], place);
     }
     store_group(out, x, row, block, blocks, cols, lane);
-}
-
-// Stores a row whose values lie in `values`, shared memory; called by all QUANTISE_THREADS threads of the block. Of a row
-// that is `bad`, zeros.
-__device__ __forceinline__ void store_row(const ActivationForms& out, const float* values, bool bad, int row, int cols) {
-    const int lane = threadIdx.x % 32, blocks = (cols + 255) / 256;
-    for (int block = threadIdx.x / 32; block < blocks; block += QUANTISE_THREADS / 32) {
-        float x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int k = block * 256 + lane * 8 + i;
-            x[i] = k < cols && !bad ? values[k] : 0.0f;
-        }
-        store_group(out, x, row, block, blocks, cols, lane);
-    }
 }
 
 // The eight values of a lane of group `block`: value(k), zeros past the last column.

@@ -4,18 +4,13 @@ use super::{Failures, Queue, dimension};
 use crate::activations::{Activations, Forms};
 use crate::driver::{Arguments, DeviceBuffer, Launch};
 
-pub(crate) const KERNELS: &[&str] = &[
-    "quantise_norm_4",
-    "quantise_norm_16",
-    "quantise_norm_28",
-    "quantise_norm_any",
-    "quantise_silu",
-    "quantise_gate",
-    "quantise_plain",
-];
+pub(crate) const KERNELS: &[&str] =
+    &["quantise_norm", "quantise_norm_any", "quantise_silu", "quantise_gate", "quantise_plain"];
 
 /// Threads of a block, as in `kernels/quantise.cuh`.
 const THREADS: usize = 256;
+/// Threads of a block of `quantise_norm`.
+const NORM_THREADS: usize = 512;
 
 /// Weight and epsilon of a norm.
 #[derive(Clone, Copy, Debug)]
@@ -114,14 +109,12 @@ impl Queue {
             u64::from(failures.place),
         ];
         let arguments = Arguments::new().structure(&out.addresses()).structure(&operands);
-        // Rows of up to so many values per thread stay in registers.
-        let kernel = match cols.div_ceil(THREADS) {
-            0..=4 => "quantise_norm_4",
-            5..=16 => "quantise_norm_16",
-            17..=28 => "quantise_norm_28",
-            _ => "quantise_norm_any",
-        };
-        let launch = self.early(Launch::of(dimension(count), dimension(THREADS)));
+        // The row and its addend stay in shared memory where they fit, beside 2 KB of the kernel's own.
+        let shared = 4 * cols * if residual.is_some() { 2 } else { 1 };
+        let fits = cols.is_multiple_of(4) && shared + 2048 <= self.context().shared_bytes_max() as usize;
+        let (kernel, threads, shared) =
+            if fits { ("quantise_norm", NORM_THREADS, shared) } else { ("quantise_norm_any", THREADS, 0) };
+        let launch = self.early(Launch::of(dimension(count), dimension(threads)).shared(dimension(shared)));
         // SAFETY: the kernel's parameters in order; the lengths were checked above, and indices are the caller's rows.
         unsafe { self.launch(kernel, &launch, arguments) };
     }
