@@ -12,6 +12,7 @@ pub mod driver;
 pub mod kernels;
 pub mod matrix;
 pub mod queue;
+pub mod self_test;
 
 pub use device::{CudaDevice, CudaLimits, Gpu};
 pub use driver::{Context, DeviceBuffer, DriverError};

@@ -51,6 +51,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Err(error) = world.self_test() {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
     if timing {
         bench::run(&mut world, &word);
         return ExitCode::SUCCESS;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use muser_cuda::driver::Plain;
 use muser_cuda::kernels::Kernels;
+use muser_cuda::self_test::{SelfTestError, self_test};
 use muser_cuda::{Context, DeviceBuffer, DriverError, Queue};
 
 /// Differences shown per family.
@@ -16,6 +17,7 @@ pub struct World {
     pub context: Context,
     pub queue: Queue,
     pub repeats: usize,
+    kernels: Arc<Kernels>,
     family: &'static str,
     started: Instant,
     tally: Tally,
@@ -39,7 +41,7 @@ impl World {
         let started = Instant::now();
         let context = Context::open(0)?;
         let kernels = Arc::new(Kernels::load(&context)?);
-        let queue = Queue::new(&context, kernels)?;
+        let queue = Queue::new(&context, kernels.clone())?;
         println!(
             "{} {:?}, kernels loaded in {:.2} s",
             context.name(),
@@ -48,9 +50,18 @@ impl World {
         );
         let found = DeviceBuffer::new(&context, 2)?;
         let (tally, repeated) = (Tally::default(), None);
-        let mut world = Self { context, queue, repeats, family: "", started, tally, failed: false, found, repeated };
+        let mut world =
+            Self { context, queue, repeats, kernels, family: "", started, tally, failed: false, found, repeated };
         world.queue.stream().upload(&[0, u64::MAX], &mut world.found, 0)?;
         Ok(world)
+    }
+
+    /// The self-test that opens a device for exact work.
+    pub fn self_test(&mut self) -> Result<(), SelfTestError> {
+        let started = Instant::now();
+        self_test(&self.context, self.kernels.clone())?;
+        println!("self-test passed in {:.2} s", started.elapsed().as_secs_f32());
+        Ok(())
     }
 
     pub fn start_family(&mut self, name: &'static str) {
