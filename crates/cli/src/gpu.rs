@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use muser_cuda::self_test::SelfTestError;
 use muser_cuda::{Context, CudaDevice, CudaLimits, DriverError, Gpu};
 use muser_model::{DeviceError, Executor, Forward, LoadError, Model};
 use muser_weights::gguf::ModelFiles;
@@ -33,18 +34,25 @@ pub fn executor(files: &ModelFiles, rows_max: NonZeroUsize) -> Result<Box<dyn Fo
     Ok(Box::new(executor.map_err(|reason| Failure::Device(reason.to_string()))?))
 }
 
-/// Name and memory of the GPU, or the reason why none can be used.
+/// Name and memory of the GPU, which has passed its self-test, or the reason why none can be used.
 pub fn describe() -> String {
-    let found = Context::open(ORDINAL).and_then(|context| {
-        let memory = context.memory()?;
+    let found = Gpu::open(ORDINAL).and_then(|gpu| {
+        let (name, memory) = (gpu.context().name(), gpu.context().memory()?);
         let gigabytes = |bytes: usize| bytes as f64 / 1e9;
-        Ok(format!("{}, {:.1} GB, {:.1} GB free", context.name(), gigabytes(memory.total), gigabytes(memory.free)))
+        let (total, free) = (gigabytes(memory.total), gigabytes(memory.free));
+        Ok(format!("{name}, {total:.1} GB, {free:.1} GB free, self-test passed"))
     });
     found.unwrap_or_else(|reason| reason.to_string())
 }
 
 impl From<DriverError> for Failure {
     fn from(reason: DriverError) -> Self {
+        Self::Device(reason.to_string())
+    }
+}
+
+impl From<SelfTestError> for Failure {
+    fn from(reason: SelfTestError) -> Self {
         Self::Device(reason.to_string())
     }
 }

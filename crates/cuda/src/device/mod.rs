@@ -20,6 +20,7 @@ use muser_model::{DeviceError, ModelSpec};
 use crate::driver::{Context, DeviceBuffer, DriverError, PinnedBuffer};
 use crate::kernels::Kernels;
 use crate::queue::{FINE, Queue};
+use crate::self_test::{SelfTestError, self_test};
 
 pub use prepare::{PrepareForCuda, Table};
 
@@ -33,13 +34,14 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Opens GPU `ordinal` and loads the kernels.
+    /// Opens GPU `ordinal`, loads the kernels and tests that it computes the reference's bits.
     ///
     /// # Errors
-    /// [`DriverError`] if there is no driver or no such GPU, or it cannot run the kernels.
-    pub fn open(ordinal: u32) -> Result<Self, DriverError> {
+    /// If there is no driver or no such GPU, or it cannot run the kernels, or it fails the test.
+    pub fn open(ordinal: u32) -> Result<Self, SelfTestError> {
         let context = Context::open(ordinal)?;
         let kernels = Arc::new(Kernels::load(&context)?);
+        self_test(&context, Arc::clone(&kernels))?;
         Ok(Self { context, kernels })
     }
 
