@@ -19,6 +19,10 @@ use muser_host::EngineHost;
 use muser_kv::PAGE_ROWS;
 use muser_model::Place;
 use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// Longest wait of a request for the quarantine to be written.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How handoffs are audited.
 #[derive(Clone)]
@@ -158,8 +162,9 @@ impl Auditor {
                 report(&format!("the quarantine holds until this process ends, as it cannot be written down: {error}"));
             }
         });
-        // It says itself what is wrong with it.
-        let _ = written.await;
+        // It says itself what is wrong with it. A disk that does not answer holds up no request: the node counts as quarantined
+        // from the moment at which its entry is to be written.
+        let _ = timeout(WRITE_LIMIT, written).await;
     }
 
     async fn examine(
