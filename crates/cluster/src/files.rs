@@ -187,6 +187,13 @@ fn text_of(path: &Path, file: File) -> Result<String, FileError> {
     if bytes > BYTES_MAX { Err(FileError::TooLong { path: path.into(), bytes }) } else { Ok(text) }
 }
 
+/// Checks that nobody else may write an opened file, or exchange it.
+pub(crate) fn check_public(path: &Path, file: &File) -> Result<(), FileError> {
+    let metadata = file.metadata().map_err(|error| FileError::of(path, error))?;
+    permissions::check_file(path, &metadata, Secrecy::Public)?;
+    permissions::check_folders(path)
+}
+
 /// Changes a file of a cluster folder that is no secret, while no other process does. `change` gets the text, empty where there
 /// is no file; nothing is written if it makes nothing of it. Returns whether it made something.
 ///

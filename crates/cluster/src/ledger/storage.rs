@@ -1,10 +1,10 @@
 //! Where a ledger's bytes live: a trait of five operations, and the files that a cluster folder holds.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::files::{self, sync_folder};
+use crate::files::{self, FileError, sync_folder};
 
 /// A growing sequence of bytes that survives a crash up to the last [`sync`](Self::sync).
 pub trait LedgerStorage: Send {
@@ -69,6 +69,9 @@ pub enum FolderStorageError {
         /// The lock file.
         path: PathBuf,
     },
+    /// Others may write it: they could make it forget a handoff.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// What the disk says.
     #[error("{}: {error}", path.display())]
     Io {
@@ -91,7 +94,10 @@ impl FolderStorage {
             let path = path.to_owned();
             move |error| FolderStorageError::Io { path, error }
         };
-        fs::create_dir_all(folder).map_err(at(folder))?;
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o755);
+        builder.recursive(true).create(folder).map_err(at(folder))?;
         // The folder's own name must survive a crash, or the ledger in it does not.
         if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             sync_folder(parent).map_err(at(parent))?;
@@ -110,6 +116,9 @@ impl FolderStorage {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(FolderStorageError::Io { path, error }),
         };
+        if let Some(file) = &file {
+            files::check_public(&path, file)?;
+        }
         // A run that ended while it replaced the ledger may have left a name that a crash would take back, and with it
         // whatever is recorded from here on.
         sync_folder(folder).map_err(at(folder))?;
@@ -128,7 +137,11 @@ impl FolderStorage {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().read(true).append(true).create_new(true).open(&aside)?;
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o644);
+        let mut file = options.open(&aside)?;
         match file.write_all(bytes).and_then(|()| file.sync_all()) {
             Ok(()) => Ok((file, aside)),
             Err(error) => {

@@ -76,3 +76,22 @@ fn a_second_holder_of_the_folder_is_refused_until_the_first_is_gone() {
     drop(first);
     FolderStorage::open(folder.path()).unwrap();
 }
+
+#[cfg(unix)]
+#[test]
+fn a_ledger_that_others_may_write_or_that_is_a_pipe_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("replay.ledger");
+    drop(Ledger::open(FolderStorage::open(folder.path()).unwrap(), 10).unwrap());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    let refused = FolderStorage::open(folder.path()).map(|_| ()).unwrap_err();
+    assert!(
+        matches!(&refused, FolderStorageError::File(_)) && refused.to_string().contains("replay.ledger"),
+        "{refused}"
+    );
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let refused = FolderStorage::open(folder.path()).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains("not a regular file"), "{refused}");
+}
