@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_engine::engine::{Event, PrefixReuse, Request};
+use muser_engine::engine::{Event, Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, Outcome};
 use muser_model::Forward;
 use muser_text::{StopStrings, Tokenizer};
@@ -74,6 +74,7 @@ impl<'a> Answerer<'a> {
             stop_tokens,
             logprobs: None,
             reuse,
+            flow: Flow::default(),
         };
         let stops = generation.stop_strings()?;
         Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, interrupt, request, stops })
@@ -98,6 +99,7 @@ impl<'a> Answerer<'a> {
                 Event::Started { .. }
                 | Event::PrefillProgress { .. }
                 | Event::Preempted { .. }
+                | Event::Paused { .. }
                 | Event::Resumed { .. }
                 | Event::Audited { .. } => {}
             })?;

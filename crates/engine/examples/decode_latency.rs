@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_engine::engine::{Event, PrefixReuse, Request, RequestId};
+use muser_engine::engine::{Event, Flow, PrefixReuse, Request, RequestId};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
@@ -156,6 +156,7 @@ fn request(engine: &Engine, prompt_tokens: usize, tokens_max: Option<usize>) -> 
         sampling: SamplingSettings::greedy(),
         logprobs: None,
         reuse: PrefixReuse::Isolate,
+        flow: Flow::default(),
     }
 }
 

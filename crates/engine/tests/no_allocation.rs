@@ -4,7 +4,7 @@ use std::alloc::System;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_engine::engine::{Event, PrefixReuse, Request};
+use muser_engine::engine::{Event, Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
@@ -85,6 +85,7 @@ fn a_warm_step_of_decode_allocates_nothing_whatever_the_sampler_does() {
         },
         logprobs: Some(LogprobsWanted { count: 5, stage: LogprobsStage::Model }),
         reuse,
+        flow: Flow::default(),
     };
     for seed in 0..3 {
         engine.submit(request(vec![seed; 100], 411, PrefixReuse::Isolate)).unwrap();

@@ -195,6 +195,10 @@ impl Requests {
                 self.release(id);
                 return;
             }
+            Event::Paused { id } => {
+                self.release(id);
+                return;
+            }
             Event::Resumed { id } => {
                 self.occupy(id);
                 return;
@@ -224,6 +228,7 @@ impl Requests {
         let (Event::Started { id, .. }
         | Event::PrefillProgress { id, .. }
         | Event::Preempted { id }
+        | Event::Paused { id }
         | Event::Resumed { id }
         | Event::Audited { id, .. }
         | Event::Finished { id, .. }) = *event
@@ -242,6 +247,7 @@ impl Requests {
                 return true;
             }
             Event::Preempted { .. } => self.totals.preemptions += 1,
+            Event::Paused { .. } => {}
             Event::Audited { verdict, .. } => {
                 self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, verdict)));
             }

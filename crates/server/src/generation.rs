@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{Finish, LogprobsWanted, SamplingSettings};
 use serde_json::{Value, json};
 
@@ -29,6 +29,8 @@ pub struct Plan {
     pub logprobs: Option<LogprobsWanted>,
     /// Whether what others computed is used, and what this one computes is left to others.
     pub reuse: PrefixReuse,
+    /// Whose turn it takes.
+    pub flow: Flow,
 }
 
 /// An answer under way.
@@ -131,6 +133,7 @@ impl Generation {
             sampling: plan.sampling.clone(),
             logprobs: plan.logprobs,
             reuse: plan.reuse,
+            flow: plan.flow,
         };
         let Begun { answer, source, watch } = match &service.remote {
             Some(remote) => remote.start(&service.host, request, listener).await?,

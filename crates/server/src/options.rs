@@ -161,6 +161,7 @@ impl Options {
                     stops: self.stops.clone(),
                     logprobs,
                     reuse: self.reuse(client.realm),
+                    flow: client.flow,
                 };
                 let index = generations.len();
                 let mut heard = |bringing| listener(index, bringing);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use muser_cluster::enrol::Machine;
 use muser_cluster::handoff::{Address, Handoff, Remote};
-use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer,
 };
@@ -128,6 +128,7 @@ fn request(prompt: &[u32], predict: NonZeroUsize, vocab: usize, context: usize) 
         sampling: SamplingSettings::greedy(),
         logprobs: Some(LogprobsWanted { count: vocab, stage: LogprobsStage::Model }),
         reuse: PrefixReuse::Isolate,
+        flow: Flow::default(),
     }
 }
 

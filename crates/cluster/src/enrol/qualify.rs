@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::{Export, Installed, PrefixReuse, ReadyPage, Request};
+use muser_engine::engine::{Export, Flow, Installed, PrefixReuse, ReadyPage, Request};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_host::{Answer, EngineHost, What};
 use muser_kv::{PAGE_ROWS, PageLayout};
@@ -108,6 +108,7 @@ impl Machine {
             sampling: SamplingSettings::greedy(),
             logprobs: Some(LogprobsWanted { count: self.vocab as usize, stage: LogprobsStage::Model }),
             reuse: PrefixReuse::Isolate,
+            flow: Flow::default(),
         }
     }
 }

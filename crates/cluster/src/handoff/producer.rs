@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::SamplingSettings;
-use muser_engine::engine::{Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
+use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, names_of};
 use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
@@ -293,6 +293,7 @@ impl Producer {
             sampling: SamplingSettings::greedy(),
             logprobs: None,
             reuse: PrefixReuse::Share,
+            flow: engine::Flow::default(),
         };
         let answer = self.host.submit_exported(wanted, export).await.map_err(|refused| {
             let code = match &refused {

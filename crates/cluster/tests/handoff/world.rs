@@ -14,7 +14,7 @@ use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::ledger::{FolderStorage, Ledger};
 use muser_cluster::pacing::PacedBy;
-use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::{EngineHost, What};
 use muser_kernels::attention::KvLayout;
@@ -247,6 +247,7 @@ pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request
         sampling: SamplingSettings { seed: 3, ..SamplingSettings::default() },
         logprobs: Some(muser_engine::LogprobsWanted { count: 4096, stage: muser_engine::LogprobsStage::Model }),
         reuse,
+        flow: Flow::default(),
     }
 }
 

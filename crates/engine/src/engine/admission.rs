@@ -7,6 +7,15 @@ use super::request::{Event, PrefixReuse};
 use super::sequence::{Running, Sequence};
 use crate::policy::has_pages;
 
+/// Why a sequence cannot start now.
+#[derive(Clone, Copy, Debug)]
+enum Obstacle {
+    /// There is no memory for it.
+    Memory,
+    /// It can reuse what another is computing.
+    Awaited,
+}
+
 /// How a sequence can start.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
@@ -21,16 +30,7 @@ struct Admission {
 impl Engine {
     /// Starts waiting requests while there is room for them, and plans the step.
     pub(super) fn hand_out_rows(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
-        while self.running.len() < self.settings.running_max.get() {
-            let Some(mut sequence) = self.waiting.pop_front() else { break };
-            match self.admit(&mut sequence) {
-                Some(admission) => self.start(sequence, admission, on_event),
-                None => {
-                    self.waiting.push_front(sequence);
-                    break;
-                }
-            }
-        }
+        while self.start_next(on_event) {}
         let running = || self.running.iter().enumerate();
         let decoders = running().filter(|(_, running)| running.decodes()).map(|(index, _)| index);
         let prompts = running().filter(|(_, running)| !running.decodes());
@@ -38,9 +38,36 @@ impl Engine {
         self.plan.share_out(decoders, prompts, self.settings.chunk, self.executor.rows_max());
     }
 
-    /// Makes sure that the planned rows find their pages: first by giving up kept prefixes, then by interrupting the
-    /// youngest sequences. One alone fits, or it would not have been accepted; what others share of its pages' room comes
-    /// on top.
+    /// Starts the first waiting sequence, in the order of turns, for which there is a place and that need not wait for what
+    /// another is computing. False if there is none, or no memory for it: nobody is let in before it then.
+    fn start_next(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> bool {
+        for index in self.in_turn() {
+            let is_full = self.running.len() >= self.settings.running_max.get();
+            let paused = if is_full { self.to_pause_for(self.waiting[index].flow) } else { None };
+            if is_full && paused.is_none() {
+                continue;
+            }
+            let Some(mut sequence) = self.waiting.remove(index) else { continue };
+            match self.admit(&mut sequence) {
+                Ok(admission) => {
+                    paused.into_iter().for_each(|index| self.pause(index, on_event));
+                    self.start(sequence, admission, on_event);
+                    return true;
+                }
+                Err(Obstacle::Memory) => {
+                    self.waiting.insert(index, sequence);
+                    // What nobody runs with makes way, and then it is tried again.
+                    return self.give_up_parked(Some(index), on_event);
+                }
+                Err(Obstacle::Awaited) => self.waiting.insert(index, sequence),
+            }
+        }
+        false
+    }
+
+    /// Makes sure that the planned rows find their pages: first by giving up kept prefixes and the pages of sequences that
+    /// wait for their turn, then by interrupting those that started last. One alone fits, or it would not have been
+    /// accepted; what others share of its pages' room comes on top.
     pub(super) fn make_room(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         loop {
             let running = &self.running;
@@ -48,7 +75,7 @@ impl Engine {
             if needed == 0 || needed <= self.free_pages() {
                 return;
             }
-            if !self.prefixes.evict_one() {
+            if !self.prefixes.evict_one() && !self.give_up_parked(None, on_event) {
                 if self.running.len() <= 1 {
                     return;
                 }
@@ -58,32 +85,40 @@ impl Engine {
     }
 
     /// Whether the next in line can start now, and from where.
-    fn admit(&self, sequence: &mut Sequence) -> Option<Admission> {
+    fn admit(&self, sequence: &mut Sequence) -> Result<Admission, Obstacle> {
         let identity = &self.settings.identity;
         // At least one token is computed: it gives the logits.
         let pages = (sequence.tokens.len() - 1) / PAGE_ROWS;
         let mut admission = Admission { reused_pages: 0, shared_pages: 0, landmark: None };
-        if sequence.reuse != PrefixReuse::Isolate && pages > 0 && sequence.to_start_from().is_none() {
+        if let Some(parked) = &sequence.parked {
+            admission.shared_pages = parked.shared_pages;
+        } else if sequence.reuse != PrefixReuse::Isolate && pages > 0 && sequence.to_start_from().is_none() {
+            let is_new = sequence.reused.is_none();
             let names = sequence.names(identity, pages);
             // Whoever begins with the same page and is still at it will leave what this one can then reuse.
             let awaited = |running: &Running| running.sequence.first_name() == names.first() && !running.decodes();
-            if self.running.iter().any(awaited) {
-                return None;
+            if is_new && self.running.iter().any(awaited) {
+                return Err(Obstacle::Awaited);
             }
             let found = self.prefixes.longest(names);
             admission.reused_pages = found.resumable;
             admission.shared_pages = self.prefixes.pages_in_use(&names[..found.resumable]);
             admission.landmark = (found.known > found.resumable).then_some(found.known * PAGE_ROWS);
         }
-        let promised =
-            self.running.iter().map(|running| self.pages_soon(&running.sequence, running.shared_pages)).sum();
+        let parked = |sequence: &Sequence| Some(self.pages_soon(sequence, sequence.parked.as_ref()?.shared_pages));
+        let running = self.running.iter().map(|running| self.pages_soon(&running.sequence, running.shared_pages));
+        let promised = running.chain(self.waiting.iter().filter_map(parked)).sum();
         let wanted = self.pages_soon(sequence, admission.shared_pages);
-        has_pages(promised, wanted, self.settings.budget_bytes / self.spec.layout().page_bytes()).then_some(admission)
+        let pages = self.settings.budget_bytes / self.spec.layout().page_bytes();
+        if has_pages(promised, wanted, pages) { Ok(admission) } else { Err(Obstacle::Memory) }
     }
 
     fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut dyn FnMut(Event<'_>)) {
-        let Admission { reused_pages, shared_pages, landmark } = admission;
-        let cache = if let Some(installed) = self.take_trusted(&mut sequence) {
+        let Admission { reused_pages, shared_pages, mut landmark } = admission;
+        let cache = if let Some(parked) = sequence.parked.take() {
+            landmark = parked.landmark;
+            parked.cache
+        } else if let Some(installed) = self.take_trusted(&mut sequence) {
             installed
         } else if let Some(audit) = &sequence.audit {
             audit.cache(&self.pool)
@@ -99,7 +134,9 @@ impl Engine {
         } else {
             on_event(Event::Resumed { id: sequence.id });
         }
-        self.running.push(Running { sequence, cache, shared_pages, landmark, chosen: None, failure: None });
+        self.take_turn(sequence.flow);
+        let turn_began = sequence.generated();
+        self.running.push(Running { sequence, cache, shared_pages, landmark, turn_began, chosen: None, failure: None });
     }
 
     /// What was installed for a sequence, if it is trusted still.
@@ -141,6 +178,6 @@ impl Engine {
         Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         sequence.preemptions += 1;
         on_event(Event::Preempted { id: sequence.id });
-        self.waiting.push_front(sequence);
+        self.queue_again(sequence);
     }
 }

@@ -16,7 +16,7 @@ use muser_model::ForwardError;
 use super::Engine;
 use super::export::{PageBytes, ReadyPage};
 use super::install::Installed;
-use super::request::{PrefixReuse, Request, RequestId, SubmitError};
+use super::request::{Flow, PrefixReuse, Request, RequestId, SubmitError};
 use super::sequence::Sequence;
 use crate::sampler::SamplingSettings;
 
@@ -296,6 +296,7 @@ impl Engine {
             sampling: SamplingSettings::greedy(),
             logprobs: None,
             reuse: PrefixReuse::Isolate,
+            flow: Flow::default(),
         };
         self.enqueue(request, |id, request, sampler| Sequence::audit(id, request, sampler, audit))
     }

@@ -8,9 +8,9 @@
 //! **Memory.** All pages come from one budget. A request that could exceed it on its own is refused when it is submitted. A
 //! request starts when its tokens so far, and a page more per layer, fit beside what running sequences may need; what it
 //! will generate is not reserved. If running sequences then outgrow the budget, kept prefixes are given up first, the least
-//! recently used first; then the youngest running sequence gives up its pages and waits at the head of the queue, with its
-//! tokens, to be computed again. The oldest is never interrupted, and alone it always fits: so every request ends, with the
-//! tokens it would have had on an empty machine.
+//! recently used first, then the pages of those that wait for their turn; then the sequence that started last gives up its
+//! pages and waits at the head of its queue, with its tokens, to be computed again. The one that started first is never
+//! interrupted, and alone it always fits: so every request ends, with the tokens it would have had on an empty machine.
 //!
 //! Pages that somebody outside shares (an installation that shares kept ones, an audit's base, exported pages on their way)
 //! may outlive what they were made for. They count as in use; but the oldest sequence alone goes on even if it and they
@@ -22,6 +22,7 @@
 //! - `provenance` asks if they may be used, and takes back those of a machine that sent wrong ones.
 //! - `audit` computes again what came from elsewhere, and compares.
 //! - `admission` is before the pass: who starts, who takes part, room for their pages.
+//! - `turns` is fairness between clients: who is next, and whose place it gets.
 //! - `step` is the pass, and what came of it.
 
 mod admission;
@@ -32,6 +33,7 @@ mod provenance;
 mod request;
 mod sequence;
 mod step;
+mod turns;
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -49,10 +51,11 @@ pub use install::{Installation, Installed, NotInstallable};
 use provenance::TakenBack;
 pub use provenance::{Untrusted, Voucher};
 pub use request::{
-    ComputedPages, EngineError, Event, Finish, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
+    ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
     SubmitError, TokenEvent,
 };
 use sequence::{Part, Running, Sequence};
+use turns::Rotation;
 
 /// What an engine is made for.
 #[derive(Clone, Debug)]
@@ -89,10 +92,12 @@ pub struct Engine {
     installs: PagePool,
     prefixes: PrefixIndex,
     taken_back: TakenBack,
-    /// In the order of their ids; the interrupted ones are older than those that never ran.
+    /// Of each group, in the order in which they are to start: the interrupted ones, and then those that never ran.
     waiting: VecDeque<Sequence>,
-    /// In the order of their ids, all older than those that wait.
+    /// In the order in which they started.
     running: Vec<Running>,
+    clients: Rotation<u64>,
+    groups: Rotation<Flow>,
     next_id: u64,
     plan: StepPlan,
     workspace: SamplerWorkspace,
@@ -131,6 +136,8 @@ impl Engine {
             taken_back: TakenBack::default(),
             waiting: VecDeque::new(),
             running: Vec::with_capacity(running_max),
+            clients: Rotation::new(),
+            groups: Rotation::new(),
             next_id: 0,
             plan: StepPlan::default(),
             workspace: SamplerWorkspace::new(vocab),
@@ -207,13 +214,10 @@ impl Engine {
         sequence: impl FnOnce(RequestId, Request, Sampler) -> Sequence,
     ) -> Result<RequestId, SubmitError> {
         let sampler = self.check(&request)?;
-        let (waiting, max) = (self.waiting.len(), self.settings.waiting_max);
-        if waiting >= max {
-            return Err(SubmitError::QueueFull { waiting, max });
-        }
+        self.check_queue(request.flow)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(sequence(id, request, sampler));
+        self.queue(sequence(id, request, sampler));
         Ok(id)
     }
 

@@ -144,7 +144,10 @@ impl Engine {
             }
         }
         for sequence in &mut self.waiting {
-            if sequence.to_start_from().is_some_and(|installed| depends(installed.cache().makers())) {
+            let parked = sequence.parked.as_ref().filter(|_| sequence.audit.is_none());
+            if sequence.to_start_from().is_some_and(|installed| depends(installed.cache().makers()))
+                || parked.is_some_and(|parked| depends(parked.cache.makers()))
+            {
                 sequence.distrust();
             }
         }

@@ -26,6 +26,17 @@ pub struct Request {
     pub logprobs: Option<LogprobsWanted>,
     /// Whether it may use what others computed, and leave what it computes to others. No token depends on it.
     pub reuse: PrefixReuse,
+    /// Whose it is, for turns.
+    pub flow: Flow,
+}
+
+/// Whose a request is: places turn between clients, then between the groups of a client. No token depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// The client.
+    pub client: u64,
+    /// Requests of a client that share one turn: the answers to one question.
+    pub group: u64,
 }
 
 /// Whether a request takes part in the reuse of prefixes.
@@ -189,6 +200,11 @@ pub enum Event<'a> {
     /// Memory was short: the request gave up its pages and waits again, before all that never ran. Its tokens stand, and
     /// their keys and values will be computed again or found.
     Preempted {
+        /// The request.
+        id: RequestId,
+    },
+    /// It was another client's turn: the request waits again and keeps its pages, unless [`Event::Preempted`] follows.
+    Paused {
         /// The request.
         id: RequestId,
     },

@@ -8,7 +8,7 @@ use muser_model::ForwardError;
 use super::audit::Audit;
 use super::install::Installed;
 use super::provenance::Provenance;
-use super::request::{Event, Finish, Outcome, PrefixReuse, Request, RequestId, TokenEvent};
+use super::request::{Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestId, TokenEvent};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 
 /// All of a request but its keys and values: enough to compute those again.
@@ -23,6 +23,7 @@ pub(super) struct Sequence {
     pub(super) preemptions: usize,
     pub(super) cancelled: bool,
     pub(super) reuse: PrefixReuse,
+    pub(super) flow: Flow,
     tokens_max: Option<usize>,
     context: usize,
     /// Rows it comes to have at most.
@@ -34,10 +35,22 @@ pub(super) struct Sequence {
     logprobs: Option<LogprobsWanted>,
     /// Keys and values of all of the prompt but its last token, until it starts.
     installed: Option<Installed>,
+    /// Its keys and values so far, while it waits for its next turn.
+    pub(super) parked: Option<Box<Parked>>,
     /// Of what it started from.
     pub(super) provenance: Provenance,
     /// What it is computed for, if not for tokens.
     pub(super) audit: Option<Box<Audit>>,
+}
+
+/// What a sequence keeps that gave up its place.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) cache: SequenceCache,
+    /// See [`Running::shared_pages`].
+    pub(super) shared_pages: usize,
+    /// See [`Running::landmark`].
+    pub(super) landmark: Option<usize>,
 }
 
 /// A sequence that runs.
@@ -49,6 +62,8 @@ pub(super) struct Running {
     pub(super) shared_pages: usize,
     /// Rows at which a step must end, because the prefix up to there is worth keeping.
     pub(super) landmark: Option<usize>,
+    /// Tokens that were generated when it got its place.
+    pub(super) turn_began: usize,
     /// What the step came to.
     pub(super) chosen: Option<Choice>,
     pub(super) failure: Option<ForwardError>,
@@ -75,7 +90,7 @@ impl Sequence {
     /// The request, which has been checked.
     pub(super) fn new(id: RequestId, request: Request, sampler: Sampler) -> Self {
         let rows_most = request.rows_most();
-        let Request { prompt: tokens, tokens_max, context, stop_tokens, sampling: _, logprobs, reuse } = request;
+        let Request { prompt: tokens, tokens_max, context, stop_tokens, sampling: _, logprobs, reuse, flow } = request;
         let prompt = tokens.len();
         Self {
             id,
@@ -85,6 +100,8 @@ impl Sequence {
             preemptions: 0,
             cancelled: false,
             reuse,
+            flow,
+            parked: None,
             tokens_max,
             context,
             rows_most,
@@ -121,7 +138,8 @@ impl Sequence {
     /// Has it compute everything here, and leave nothing to others: what it was to begin with, or has begun with, is not
     /// trusted.
     pub(super) fn distrust(&mut self) {
-        (self.installed, self.provenance, self.reuse) = (None, Provenance::default(), PrefixReuse::Isolate);
+        (self.installed, self.parked, self.provenance) = (None, None, Provenance::default());
+        self.reuse = PrefixReuse::Isolate;
     }
 
     /// Tokens generated.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use muser_engine::engine::{PrefixReuse, Request, RequestId, SubmitError};
+use muser_engine::engine::{Flow, PrefixReuse, Request, RequestId, SubmitError};
 use muser_engine::{EngineSettings, Finish, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kv::PAGE_ROWS;
 use muser_model::Model;
@@ -128,6 +128,7 @@ impl Client {
                 stage: if random.bool() { LogprobsStage::Model } else { LogprobsStage::Draw },
             }),
             reuse: if random.u8(..8) == 0 { PrefixReuse::Isolate } else { PrefixReuse::Share },
+            flow: Flow::default(),
             prompt,
         }
     }

@@ -10,4 +10,5 @@ mod provenance;
 mod scheduling;
 mod shipped;
 mod suppression;
+mod turns;
 mod world;

@@ -42,7 +42,7 @@ fn world(model: &Arc<Model>, kv: KvLayout, kernels: Kernels, threads: usize, chu
         chunk: ChunkRows { alone: rows, while_decoding: rows },
     };
     let executor = Executor::new(Arc::clone(model), kernels, threads, rows).unwrap();
-    World { engine: Engine::new(executor, settings).unwrap(), stories: Default::default() }
+    World::of(Engine::new(executor, settings).unwrap())
 }
 
 fn fast(model: &Arc<Model>) -> World {

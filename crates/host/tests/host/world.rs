@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
@@ -49,6 +49,7 @@ pub fn request(prompt: Vec<u32>, tokens_max: usize) -> Request {
         sampling: SamplingSettings::greedy(),
         logprobs: None,
         reuse: PrefixReuse::Share,
+        flow: Flow::default(),
     }
 }
 

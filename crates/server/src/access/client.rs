@@ -1,7 +1,9 @@
 //! Clients as the engine knows them: by what follows from their keys, and never by the keys.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use muser_engine::engine::Flow;
 use muser_kv::Realm;
 
 /// The client of one request.
@@ -9,6 +11,21 @@ use muser_kv::Realm;
 pub struct Client {
     /// The prefixes that it shares.
     pub realm: Realm,
+    /// Its turns: those of its key, and there those of this request.
+    pub flow: Flow,
+}
+
+impl Client {
+    /// Whoever has this key, or needs none, with a new request.
+    pub(super) fn new(realms: &Realms, key: Option<&[u8]>) -> Self {
+        static REQUESTS: AtomicU64 = AtomicU64::new(0);
+        let client = key.map_or(0, |key| {
+            let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(key).as_bytes();
+            u64::from_le_bytes([a, b, c, d, e, f, g, h])
+        });
+        let flow = Flow { client, group: REQUESTS.fetch_add(1, Ordering::Relaxed) };
+        Self { realm: realms.of(key), flow }
+    }
 }
 
 /// The realms of prefixes that keys have.
@@ -26,7 +43,7 @@ impl Realms {
     }
 
     /// The realm of whoever has this key, or needs none.
-    pub(super) fn of(&self, key: Option<&[u8]>) -> Realm {
+    fn of(&self, key: Option<&[u8]>) -> Realm {
         match (self.0, key) {
             (None, _) => Realm::COMMON,
             (Some(secret), key) => Realm::from_secret(secret).divided_by(key.unwrap_or_default()),

@@ -41,7 +41,7 @@ pub enum Exposure {
 impl Access {
     /// Whoever has this key, or needs none.
     fn client(&self, key: Option<&[u8]>) -> Client {
-        Client { realm: self.realms.of(key) }
+        Client::new(&self.realms, key)
     }
 
     /// Whether everything is open.

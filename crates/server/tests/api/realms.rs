@@ -1,4 +1,4 @@
-//! Who finds what was computed for whom: prefixes are a key's own, and nothing in a request leads to those of another.
+//! What keys have of their own: prefixes, to which nothing in the request of another leads, and turns.
 
 use muser_server::{Access, Keys, Realms, Scope, Scopes};
 use serde_json::{Value, json};
@@ -10,11 +10,15 @@ const KEYS: [&str; 2] = ["key-of-alice", "key-of-bob"];
 
 /// A server with two keys.
 fn world(realms: Realms) -> World {
+    World::start(setup(realms))
+}
+
+fn setup(realms: Realms) -> Setup {
     let mut keys = Keys::default();
     KEYS.iter().for_each(|key| keys.add(key, Scopes::NONE.with(Scope::Use)).unwrap());
     let mut setup = Setup::of(shipped());
     setup.server.access = Access { keys, realms, ..Access::default() };
-    World::start(setup)
+    setup
 }
 
 fn by_key() -> Realms {
@@ -107,6 +111,26 @@ fn a_salt_that_divides_nothing_or_is_too_long_is_refused_by_name() {
     }
     let longest = json!({"cache_salt": "é".repeat(256)});
     assert_eq!(cached("/completion", &ask(&world, KEYS[0], "/completion", &body("/completion", &longest))), 0);
+}
+
+#[test]
+fn a_key_that_fills_places_and_queue_does_not_keep_another_one_out() {
+    let mut setup = setup(by_key());
+    setup.waiting_max = 6;
+    let world = World::start(setup);
+    let long = json!({"prompt": "Once", "n_predict": 200, "n": 8, "ignore_eos": true, "stream": true});
+    let headers = [("Content-Type", "application/json"), ("X-Api-Key", KEYS[0])];
+    let streaming = begin(world.address, "POST", "/completion", &headers, long.to_string().as_bytes());
+    world.wait_until("full", |status| status.running() == 2 && status.waiting == 6);
+    let one = json!({"prompt": "Hi", "n_predict": 1});
+    let more = ask(&world, KEYS[0], "/completion", &one);
+    more.refused(429, "rate_limit_error");
+    ask(&world, KEYS[1], "/completion", &one).ok();
+    // It came before most of the other key's answers; in the order of the queue it would have been the last.
+    let status = world.status();
+    assert!(status.waiting >= 4, "{status:?}");
+    drop(streaming);
+    world.wait_until_idle();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use muser_engine::SamplingSettings;
-use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_weights::testing::scripted::{Then, byte_token};
 use serde_json::{Value, json};
 
@@ -125,6 +125,7 @@ fn who_leaves_before_the_engine_has_replied_is_noticed_as_well() {
         sampling: SamplingSettings::greedy(),
         logprobs: None,
         reuse: PrefixReuse::Isolate,
+        flow: Flow::default(),
     };
     let mut submitting = Box::pin(service.host.submit(request));
     let early = (&mut submitting).now_or_never();
