@@ -1,7 +1,8 @@
 // Weight types as GGUF stores them: rule 1 of docs/numerics.md for 32 weights at a time. The twin of
 // crates/kernels/src/formats and crates/kernels/src/matrix/scan.rs.
 //
-// Blocks are read byte by byte or in 16-bit halves, since most block sizes are no multiple of 4.
+// Most block sizes are multiples of 2 and not of 4, so words are put together from 16-bit loads. Rows start at multiples of
+// the block size, tensors at multiples of 256 bytes.
 #pragma once
 #include <cuda_fp16.h>
 #include "numerics.cuh"
@@ -17,18 +18,31 @@ __device__ __constant__ int8_t IQ4_CODEBOOK[16] = {-127, -104, -83, -65, -49, -3
                                                    1,    13,   25,  38,  53,  69,  89,  113};
 __device__ __constant__ int8_t E2M1_DOUBLED[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+__device__ __forceinline__ uint32_t half_word_at(const uint8_t* bytes) { return *(const uint16_t*)bytes; }
 __device__ __forceinline__ float half_at(const uint8_t* bytes) {
-    return __half2float(__ushort_as_half((unsigned short)(bytes[0] | bytes[1] << 8)));
+    return __half2float(__ushort_as_half(*(const unsigned short*)bytes));
 }
+// Four bytes at a multiple of 2.
+__device__ __forceinline__ uint32_t word_at(const uint8_t* bytes) {
+    return half_word_at(bytes) | half_word_at(bytes + 2) << 16;
+}
+// Sixteen bytes at a multiple of 16.
+__device__ __forceinline__ void words_at(uint32_t* words, const uint8_t* bytes) {
+    const uint4 four = *(const uint4*)bytes;
+    words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+}
+__device__ __forceinline__ int byte_of(uint32_t word, int at) { return (int)(word >> (8 * at) & 255); }
 
-// The 6-bit sub-scale and sub-min j of the 12 packed bytes of Q4_K and Q5_K.
-__device__ __forceinline__ void six_bit_pair(const uint8_t* bytes, int j, int& scale, int& min) {
+// The 6-bit sub-scale and sub-min j of the 12 packed bytes of Q4_K and Q5_K, as three words.
+__device__ __forceinline__ void six_bit_pair(const uint32_t* words, int j, int& scale, int& min) {
+    const int at = j % 4 * 8;
+    const uint32_t first = words[0] >> at, second = words[1] >> at, third = words[2] >> at;
     if (j < 4) {
-        scale = bytes[j] & 63;
-        min = bytes[j + 4] & 63;
+        scale = (int)(first & 63);
+        min = (int)(second & 63);
     } else {
-        scale = (bytes[j + 4] & 15) | (bytes[j - 4] >> 6) << 4;
-        min = bytes[j + 4] >> 4 | (bytes[j] >> 6) << 4;
+        scale = (int)((third & 15) | (first >> 2 & 48));
+        min = (int)((third >> 4 & 15) | (second >> 2 & 48));
     }
 }
 
@@ -52,11 +66,20 @@ __device__ __forceinline__ void decode_integer_scales(IntegerWeights& out, const
     out.min_scale = 0.0f;
     out.min = 0;
     if (TYPE == Q4_K || TYPE == Q5_K) {
-        const float d = half_at(block), dmin = half_at(block + 2);
-        int sub_scale, sub_min;
-        six_bit_pair(block + 4, j, sub_scale, sub_min);
-        const uint8_t* nibbles = block + (TYPE == Q4_K ? 16 : 48) + j / 2 * 32;
-        int offset = 0;
+        // Their blocks are multiples of 16 bytes.
+        uint32_t header[4], nibbles[8], high[8];
+        words_at(header, block);
+        const uint8_t* codes = block + (TYPE == Q4_K ? 16 : 48) + j / 2 * 32;
+        words_at(nibbles, codes);
+        words_at(nibbles + 4, codes + 16);
+        if (TYPE == Q5_K) {
+            words_at(high, block + 16);
+            words_at(high + 4, block + 32);
+        }
+        const float d = __half2float(__ushort_as_half((unsigned short)header[0]));
+        const float dmin = __half2float(__ushort_as_half((unsigned short)(header[0] >> 16)));
+        int sub_scale, sub_min, offset = 0;
+        six_bit_pair(header + 1, j, sub_scale, sub_min);
         out.scale = d;
         if (form == GENERAL) {
             out.min_scale = dmin;
@@ -70,28 +93,38 @@ __device__ __forceinline__ void decode_integer_scales(IntegerWeights& out, const
         }
 #pragma unroll
         for (int k = 0; k < 32; k++) {
-            int code = nibbles[k] >> (j % 2 * 4) & 15;
-            if (TYPE == Q5_K) code |= (block[16 + k] >> j & 1) << 4;
+            int code = byte_of(nibbles[k / 4], k % 4) >> (j % 2 * 4) & 15;
+            if (TYPE == Q5_K) code |= (byte_of(high[k / 4], k % 4) >> j & 1) << 4;
             out.weight[k] = sub_scale * code - offset;
         }
     } else if (TYPE == Q6_K) {
         const int half = j / 4, quarter = j % 4;
         const uint8_t* low = block + half * 64 + quarter % 2 * 32;
         const uint8_t* high = block + 128 + half * 32;
+        const uint32_t scales = half_word_at(block + 192 + 2 * j);
         out.scale = half_at(block + 208);
 #pragma unroll
-        for (int k = 0; k < 32; k++) {
-            const int code = (low[k] >> (quarter / 2 * 4) & 15) | (high[k] >> (quarter * 2) & 3) << 4;
-            out.weight[k] = (int)(int8_t)block[192 + 2 * j + k / 16] * (code - 32);
+        for (int word = 0; word < 8; word++) {
+            const uint32_t nibbles = word_at(low + 4 * word) >> (quarter / 2 * 4), pairs = word_at(high + 4 * word) >> (quarter * 2);
+            const int scale = (int)(int8_t)byte_of(scales, word / 4);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int code = (byte_of(nibbles, k) & 15) | (byte_of(pairs, k) & 3) << 4;
+                out.weight[4 * word + k] = scale * (code - 32);
+            }
         }
     } else {
-        const int low = block[4 + j / 2] >> (j % 2 * 4) & 15, high = (block[2] | block[3] << 8) >> (2 * j) & 3;
+        const int low = block[4 + j / 2] >> (j % 2 * 4) & 15, high = (int)half_word_at(block + 2) >> (2 * j) & 3;
         const int sub_scale = (low | high << 4) - 32;
         out.scale = half_at(block);
 #pragma unroll
-        for (int k = 0; k < 32; k++) {
-            const int code = block[8 + 16 * j + k % 16] >> (k / 16 * 4) & 15;
-            out.weight[k] = sub_scale * IQ4_CODEBOOK[code];
+        for (int word = 0; word < 4; word++) {
+            const uint32_t codes = word_at(block + 8 + 16 * j + 4 * word);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                out.weight[4 * word + k] = sub_scale * IQ4_CODEBOOK[byte_of(codes, k) & 15];
+                out.weight[16 + 4 * word + k] = sub_scale * IQ4_CODEBOOK[byte_of(codes, k) >> 4];
+            }
         }
     }
 }
@@ -112,10 +145,23 @@ __device__ __forceinline__ void decode_integer_scales(IntegerWeights& out, uint3
 
 // 32 weights with float scales, one per 16; the min is 0 for types without one.
 struct ScaledWeights {
-    int code[32];
+    uint32_t codes[8];  // signed bytes
     float scale[2];
     float min;
 };
+
+// Four bytes of nibbles through a table of 16.
+__device__ __forceinline__ uint32_t look_up(const int8_t* table, uint32_t nibbles) {
+    uint32_t values = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) values |= (uint32_t)(uint8_t)table[nibbles >> (8 * k) & 15] << (8 * k);
+    return values;
+}
+
+// Bits 0 to 3 of `bits` to bit 4 of four bytes.
+__device__ __forceinline__ uint32_t fifth_bits(uint32_t bits) {
+    return (bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25;
+}
 
 // 2^(e - 128): an E8M0 scale, halved because the codes are doubled.
 __device__ __forceinline__ float e8m0_halved(uint32_t e) {
@@ -139,10 +185,12 @@ __device__ __forceinline__ void decode_float_scales(ScaledWeights& out, const ui
         const int half = index % 2;
         out.scale[0] = ue4m3_halved(block[half * 2]);
         out.scale[1] = ue4m3_halved(block[half * 2 + 1]);
+        // Runs of 8 bytes: byte j holds codes j and j + 8 of 16.
 #pragma unroll
-        for (int k = 0; k < 32; k++) {
-            const int byte = block[4 + half * 16 + k / 16 * 8 + k % 8];
-            out.code[k] = E2M1_DOUBLED[k % 16 < 8 ? byte & 15 : byte >> 4];
+        for (int word = 0; word < 4; word++) {
+            const uint32_t nibbles = word_at(block + 4 + half * 16 + 4 * word);
+            out.codes[word / 2 * 4 + word % 2] = look_up(E2M1_DOUBLED, nibbles & 0x0f0f0f0f);
+            out.codes[word / 2 * 4 + word % 2 + 2] = look_up(E2M1_DOUBLED, nibbles >> 4 & 0x0f0f0f0f);
         }
         return;
     }
@@ -150,21 +198,30 @@ __device__ __forceinline__ void decode_float_scales(ScaledWeights& out, const ui
     out.scale[0] = out.scale[1] = TYPE == MXFP4 ? e8m0_halved(block[0]) : half_at(block);
     if (TYPE == Q4_1 || TYPE == Q5_1) out.min = half_at(block + 2);
     constexpr int CODES = TYPE == MXFP4 ? 1 : TYPE == Q4_1 ? 4 : TYPE == Q5_0 ? 6 : TYPE == Q5_1 ? 8 : 2;
+    if (TYPE == Q8_0) {
 #pragma unroll
-    for (int k = 0; k < 32; k++) {
-        if (TYPE == Q8_0) {
-            out.code[k] = (int8_t)block[CODES + k];
-            continue;
-        }
-        const int nibble = block[CODES + k % 16] >> (k / 16 * 4) & 15;
-        if (TYPE == Q4_0) out.code[k] = nibble - 8;
-        if (TYPE == Q4_1) out.code[k] = nibble;
-        if (TYPE == IQ4_NL) out.code[k] = IQ4_CODEBOOK[nibble];
-        if (TYPE == MXFP4) out.code[k] = E2M1_DOUBLED[nibble];
+        for (int word = 0; word < 8; word++) out.codes[word] = word_at(block + CODES + 4 * word);
+        return;
+    }
+    uint32_t high = 0;
+    if (TYPE == Q5_0 || TYPE == Q5_1) high = word_at(block + CODES - 4);
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        const uint8_t* at = block + CODES + 4 * word;
+        // A block of MXFP4 is an odd number of bytes.
+        const uint32_t nibbles = TYPE == MXFP4 ? at[0] | at[1] << 8 | at[2] << 16 | (uint32_t)at[3] << 24 : word_at(at);
+        uint32_t& first = out.codes[word];
+        uint32_t& second = out.codes[word + 4];
+        first = nibbles & 0x0f0f0f0f;
+        second = nibbles >> 4 & 0x0f0f0f0f;
         if (TYPE == Q5_0 || TYPE == Q5_1) {
-            const int high = block[CODES - 4 + k / 8] >> (k % 8) & 1;
-            out.code[k] = (nibble | high << 4) - (TYPE == Q5_0 ? 16 : 0);
+            first |= fifth_bits(high >> (4 * word));
+            second |= fifth_bits(high >> (16 + 4 * word));
         }
+        if (TYPE == Q4_0) first = __vsub4(first, 0x08080808), second = __vsub4(second, 0x08080808);
+        if (TYPE == Q5_0) first = __vsub4(first, 0x10101010), second = __vsub4(second, 0x10101010);
+        if (TYPE == IQ4_NL) first = look_up(IQ4_CODEBOOK, first), second = look_up(IQ4_CODEBOOK, second);
+        if (TYPE == MXFP4) first = look_up(E2M1_DOUBLED, first), second = look_up(E2M1_DOUBLED, second);
     }
 }
 

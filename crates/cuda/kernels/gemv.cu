@@ -26,8 +26,6 @@ __device__ __forceinline__ int dot_unsigned(uint32_t a, uint32_t b, int c) {
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
-// Byte `at` of four.
-__device__ __forceinline__ int byte_of(uint32_t word, int at) { return (int)(word >> (8 * at) & 255); }
 __device__ __forceinline__ float half_of(uint32_t word, int at) {
     return __half2float(__ushort_as_half((unsigned short)(word >> (16 * at))));
 }
@@ -132,7 +130,7 @@ struct Q5Block {
 struct Q6Block {
     static constexpr int BYTES = 210, LANES = 2;
 
-    // The four bytes at `bytes`, a multiple of 2.
+    // The four bytes at `bytes`, a multiple of 2 in shared memory.
     __device__ __forceinline__ static uint32_t word_at(const uint8_t* bytes) {
         const uint32_t address = (uint32_t)__cvta_generic_to_shared(bytes);
         const uint32_t* aligned = (const uint32_t*)(bytes - (address & 2));
@@ -168,21 +166,24 @@ struct Q6Block {
     }
 };
 
+// Blocks that a warp copies at a time: 32 lanes' worth.
+template <class Block>
+constexpr int RUN = 32 / Block::LANES;
+
 // Shared memory: the rings, the row's codes, sums and scales, then the terms of `pass_rows` rows, one float2 per block and
 // one over, so that the threads that read the rows meet few banks twice.
-template <class Block>
 struct Memory {
-    static constexpr int RUN = 32 / Block::LANES;        // blocks of a stage
-    static constexpr int STAGE_BYTES = RUN * Block::BYTES + 16;
+    int stage_bytes;  // room for the longest run among the matrices, and 16 bytes that a lane may read past it
     uint8_t* ring;
     uint8_t* codes;
     int16_t* sums;
     float* scales;
     float2* terms;
 
-    __device__ __forceinline__ Memory(int blocks) {
-        ring = shared + threadIdx.x / 32 * (STAGES * STAGE_BYTES);
-        codes = shared + WARPS * STAGES * STAGE_BYTES;
+    __device__ __forceinline__ Memory(int blocks, int bytes_of_a_stage) {
+        stage_bytes = bytes_of_a_stage;
+        ring = shared + threadIdx.x / 32 * (STAGES * stage_bytes);
+        codes = shared + WARPS * STAGES * stage_bytes;
         sums = (int16_t*)(codes + blocks * PITCH);
         scales = (float*)(sums + blocks * 8);
         terms = (float2*)(scales + (blocks + 3) / 4 * 4);
@@ -195,9 +196,9 @@ __device__ __forceinline__ void copy_run(uint8_t* to, const uint8_t* raw, int64_
     const uint64_t from = (uint64_t)first * Block::BYTES;
     const uint32_t target = (uint32_t)__cvta_generic_to_shared(to);
 #pragma unroll
-    for (int i = 0; i < (Memory<Block>::RUN * Block::BYTES / 16 + 31) / 32; i++) {
+    for (int i = 0; i < (RUN<Block> * Block::BYTES / 16 + 31) / 32; i++) {
         const int at = (i * 32 + threadIdx.x % 32) * 16;
-        if (at < Memory<Block>::RUN * Block::BYTES && from + at < bytes) {
+        if (at < RUN<Block> * Block::BYTES && from + at < bytes) {
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + at), "l"(raw + from + at) : "memory");
         }
     }
@@ -205,31 +206,30 @@ __device__ __forceinline__ void copy_run(uint8_t* to, const uint8_t* raw, int64_
 
 // Terms of rows `row` to `row` + `rows` of a matrix, then their chains. `prepare` is called once, after the first copies.
 template <class Block, class Prepare>
-__device__ __forceinline__ void multiply_rows(const MatmulItem& item, const Memory<Block>& memory, int row, int rows,
+__device__ __forceinline__ void multiply_rows(const MatmulItem& item, const Memory& memory, int row, int rows,
                                               int blocks, Prepare prepare) {
-    using M = Memory<Block>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % Block::LANES;
     const uint64_t bytes = item.outputs * blocks * Block::BYTES;
     const int64_t begin = (int64_t)row * blocks, end = begin + (int64_t)rows * blocks;
     // Runs start at multiples of 8 blocks, which are multiples of 16 bytes for every type.
     const int64_t aligned = begin / 8 * 8;
-    const int runs = (int)((end - aligned + M::RUN - 1) / M::RUN), pitch = blocks + 1;
-    if (warp < runs) copy_run<Block>(memory.ring, item.raw, aligned + warp * M::RUN, bytes);
+    const int runs = (int)((end - aligned + RUN<Block> - 1) / RUN<Block>), pitch = blocks + 1;
+    if (warp < runs) copy_run<Block>(memory.ring, item.raw, aligned + warp * RUN<Block>, bytes);
     asm volatile("cp.async.commit_group;" ::: "memory");
     prepare();
     int stage = 0;
     for (int run = warp; run < runs; run += WARPS) {
         const int next = run + WARPS;
         if (next < runs) {
-            copy_run<Block>(memory.ring + (stage ^ 1) * M::STAGE_BYTES, item.raw, aligned + (int64_t)next * M::RUN, bytes);
+            copy_run<Block>(memory.ring + (stage ^ 1) * memory.stage_bytes, item.raw, aligned + (int64_t)next * RUN<Block>, bytes);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncwarp();
-        const int at = (int)(aligned + (int64_t)run * M::RUN - begin) + lane / Block::LANES;  // from the first row's first
+        const int at = (int)(aligned + (int64_t)run * RUN<Block> - begin) + lane / Block::LANES;  // from the first row's first
         const bool wanted = at >= 0 && at < (int)(end - begin);
         const int of_row = wanted ? at / blocks : 0, block = wanted ? at - of_row * blocks : 0;
-        const Term term = Block::multiply(memory.ring + stage * M::STAGE_BYTES + lane / Block::LANES * Block::BYTES, part,
+        const Term term = Block::multiply(memory.ring + stage * memory.stage_bytes + lane / Block::LANES * Block::BYTES, part,
                                           memory.codes + block * PITCH, memory.sums + block * 8, item.form());
         if (wanted && part == 0) {
             memory.terms[of_row * pitch + block] =
@@ -249,12 +249,13 @@ __device__ __forceinline__ void multiply_rows(const MatmulItem& item, const Memo
     __syncthreads();
 }
 
-// items: first_tile is the number of a matrix's first row among the `rows` rows of all of them.
-template <class Block>
-__device__ __forceinline__ void gemv(const MatmulItems& items, const int8_t* codes, const float* scales,
-                                     const int16_t* sums, int blocks, int rows, int pass_rows) {
+// items: any of the three types, and first_tile is the number of a matrix's first row among the `rows` rows of all of them.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    gemv(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales, const int16_t* sums,
+         uint32_t blocks_, uint32_t rows_, uint32_t pass_rows, uint32_t stage_bytes) {
     let_next_start();
-    const Memory<Block> memory(blocks);
+    const int blocks = (int)blocks_, rows = (int)rows_;
+    const Memory memory(blocks, (int)stage_bytes);
     const int end = (int)((int64_t)rows * (blockIdx.x + 1) / gridDim.x);
     bool prepared = false;
     auto prepare = [&] {
@@ -275,26 +276,12 @@ __device__ __forceinline__ void gemv(const MatmulItems& items, const int8_t* cod
     for (int row = (int)((int64_t)rows * blockIdx.x / gridDim.x); row < end;) {
         const MatmulItem& item = items.of(row);
         const int of_item = row - (int)item.first_tile;
-        const int count = min(min(end - row, (int)item.outputs - of_item), pass_rows);
-        multiply_rows<Block>(item, memory, of_item, count, blocks, prepare);
+        const int count = min(min(end - row, (int)item.outputs - of_item), (int)pass_rows);
+        switch (item.type()) {
+            case Q4_K: multiply_rows<Q4Block>(item, memory, of_item, count, blocks, prepare); break;
+            case Q5_K: multiply_rows<Q5Block>(item, memory, of_item, count, blocks, prepare); break;
+            default: multiply_rows<Q6Block>(item, memory, of_item, count, blocks, prepare); break;
+        }
         row += count;
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    gemv_q4_k(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales, const int16_t* sums,
-              uint32_t blocks, uint32_t rows, uint32_t pass_rows) {
-    gemv<Q4Block>(items, codes, scales, sums, (int)blocks, (int)rows, (int)pass_rows);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    gemv_q5_k(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales, const int16_t* sums,
-              uint32_t blocks, uint32_t rows, uint32_t pass_rows) {
-    gemv<Q5Block>(items, codes, scales, sums, (int)blocks, (int)rows, (int)pass_rows);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    gemv_q6_k(const __grid_constant__ MatmulItems items, const int8_t* codes, const float* scales, const int16_t* sums,
-              uint32_t blocks, uint32_t rows, uint32_t pass_rows) {
-    gemv<Q6Block>(items, codes, scales, sums, (int)blocks, (int)rows, (int)pass_rows);
 }

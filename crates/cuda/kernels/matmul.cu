@@ -158,10 +158,10 @@ __device__ __forceinline__ void matmul_scaled(const MatmulItems& items, const in
                                               const int16_t* sums, int tokens, int blocks, int cols) {
     using W = Warps<TOKENS>;
     uint8_t *w = planes, *x = w + TILE_OUTPUTS * PITCH;
-    float* dw = (float*)(x + TOKENS * PITCH);  // [TILE_OUTPUTS][16]
-    float* mins = dw + TILE_OUTPUTS * 16;      // [TILE_OUTPUTS][8]
-    float* dy = mins + TILE_OUTPUTS * 8;       // [TOKENS][8]
-    float* x_sums = dy + TOKENS * 8;           // [TOKENS][8]
+    float* dw = (float*)(x + TOKENS * PITCH);  // [16][TILE_OUTPUTS]
+    float* mins = dw + TILE_OUTPUTS * 16;      // [8][TILE_OUTPUTS]
+    float* dy = mins + TILE_OUTPUTS * 8;       // [8][TOKENS]
+    float* x_sums = dy + TOKENS * 8;           // [8][TOKENS]
     const MatmulItem& item = items.of(blockIdx.x);
     const int first_output = (blockIdx.x - (int)item.first_tile) * TILE_OUTPUTS, first_token = blockIdx.y * TOKENS;
     const uint32_t type = item.type();
@@ -183,32 +183,32 @@ __device__ __forceinline__ void matmul_scaled(const MatmulItems& items, const in
                 weights = {};
             }
 #pragma unroll
-            for (int word = 0; word < 8; word++) {
-                uint32_t packed = 0;
-#pragma unroll
-                for (int k = 0; k < 4; k++) packed |= (uint32_t)(weights.code[word * 4 + k] & 255) << (8 * k);
-                *(uint32_t*)(w + r * PITCH + j * 32 + word * 4) = packed;
-            }
-            dw[r * 16 + 2 * j] = weights.scale[0];
-            dw[r * 16 + 2 * j + 1] = weights.scale[1];
-            mins[r * 8 + j] = weights.min;
+            for (int word = 0; word < 8; word++) *(uint32_t*)(w + r * PITCH + j * 32 + word * 4) = weights.codes[word];
+            dw[(2 * j) * TILE_OUTPUTS + r] = weights.scale[0];
+            dw[(2 * j + 1) * TILE_OUTPUTS + r] = weights.scale[1];
+            mins[j * TILE_OUTPUTS + r] = weights.min;
         }
         stage_codes<TOKENS>(x, codes, first_token, tokens, blocks, block);
         for (int i = threadIdx.x; i < TOKENS * 8; i += W::THREADS) {
             const int at = first_token + i / 8;
             const size_t group = ((size_t)at * blocks + block) * 8 + i % 8;
-            dy[i] = at < tokens ? scales[group] : 0.0f;
-            x_sums[i] = at < tokens ? (float)sums[group] : 0.0f;
+            dy[i % 8 * TOKENS + i / 8] = at < tokens ? scales[group] : 0.0f;
+            x_sums[i % 8 * TOKENS + i / 8] = at < tokens ? (float)sums[group] : 0.0f;
         }
         __syncthreads();
 
         for (int j = 0; j < groups; j++) {
             uint32_t a[4];
             load_a(a, w, row, j * 32, lane);
+            const float* dw_j = dw + 2 * j * TILE_OUTPUTS + row + g;
+            const float d[2] = {dw_j[0], dw_j[8]}, d_second[2] = {dw_j[TILE_OUTPUTS], dw_j[TILE_OUTPUTS + 8]};
+            const float m[2] = {mins[j * TILE_OUTPUTS + row + g], mins[j * TILE_OUTPUTS + row + g + 8]};
 #pragma unroll
             for (int n = 0; n < W::TILES; n++) {
                 uint32_t b[2];
                 load_b(b, x, token + n * 8, j * 32, lane);
+                const float2 y = *(const float2*)(dy + j * TOKENS + token + n * 8 + 2 * t);
+                const float2 s = *(const float2*)(x_sums + j * TOKENS + token + n * 8 + 2 * t);
                 int first[4] = {}, second[4] = {};
                 if (in_halves) {
                     mma_s8_k16(first, a[0], a[1], b[0]);
@@ -218,11 +218,10 @@ __device__ __forceinline__ void matmul_scaled(const MatmulItems& items, const in
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int r = row + g + i / 2 * 8, column = token + n * 8 + 2 * t + i % 2;
-                    float c = __fmaf_rn(dw[r * 16 + 2 * j], (float)first[i], 0.0f);
-                    if (in_halves) c = __fmaf_rn(dw[r * 16 + 2 * j + 1], (float)second[i], c);
-                    if (has_mins) c = __fmaf_rn(mins[r * 8 + j], x_sums[column * 8 + j], c);
-                    acc[n][i] = __fmaf_rn(dy[column * 8 + j], c, acc[n][i]);
+                    float c = __fmaf_rn(d[i / 2], (float)first[i], 0.0f);
+                    if (in_halves) c = __fmaf_rn(d_second[i / 2], (float)second[i], c);
+                    if (has_mins) c = __fmaf_rn(m[i / 2], i % 2 ? s.y : s.x, c);
+                    acc[n][i] = __fmaf_rn(i % 2 ? y.y : y.x, c, acc[n][i]);
                 }
             }
         }

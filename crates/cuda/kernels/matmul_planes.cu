@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
         if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, (int)output_tiles, barriers);
     } else {
         take_registers<240>();
-        multiply(items, share, (int)output_tiles, (int)tokens, {hand_over, flags}, barriers);
+        multiply(items, share, (int)output_tiles, (int)tokens, {hand_over, flags, 1}, barriers);
     }
 #endif
 }

@@ -14,12 +14,14 @@ extern "C" __global__ void __launch_bounds__(256)
     const uint64_t index = blockIdx.x * 256ull + threadIdx.x;
     if (index >= blocks) return;
     const uint8_t* block = raw + index * 144;
+    uint32_t header[4];
+    words_at(header, block);
     const float d = half_at(block), dmin = half_at(block + 2);
     int sum = 0;
     bool fits = true;
     for (int j = 0; j < 8; j++) {
         int scale, min;
-        six_bit_pair(block + 4, j, scale, min);
+        six_bit_pair(header + 1, j, scale, min);
         fits &= fabsf(integer_min(d, dmin, min, form)) <= (float)HALF_WEIGHT_MAX;
         IntegerWeights weights;
         decode_integer_scales<Q4_K>(weights, block, j, form);
@@ -64,7 +66,9 @@ extern "C" __global__ void __launch_bounds__(256)
         float offset = 0.0f;
         if (first + r < outputs) {
             const uint8_t* source = raw + ((size_t)(first + r) * blocks + block) * 144;
-            six_bit_pair(source + 4, j, scale, min);
+            uint32_t header[4];
+            words_at(header, source);
+            six_bit_pair(header + 1, j, scale, min);
             offset = integer_min(half_at(source), half_at(source + 2), min, form);
         }
         // A field in bits 0 to 3 of an f16 is code * 2^-24, one in bits 4 to 7 code * 2^-20: the factors make both

@@ -55,8 +55,11 @@ template <int THREADS, int SUMS>
 struct HandOver {
     float* sums;     // [thread blocks][THREADS][SUMS]
     uint32_t* flags; // [thread blocks]
+    int barrier;     // number of the named barrier of the THREADS threads
 
-    __device__ __forceinline__ void sync_threads() const { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+    __device__ __forceinline__ void sync_threads() const {
+        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(THREADS) : "memory");
+    }
 
     // Gives this thread block's sums to the next.
     __device__ __forceinline__ void give(const float (&sum)[SUMS], int thread) const {

@@ -6,7 +6,7 @@ use muser_kernels::matrix::{Form, MatrixError, Scan};
 use crate::activations::Forms;
 use crate::driver::{Context, DeviceBuffer, DriverError};
 use crate::queue::Queue;
-use crate::queue::matmul::OneRowKernel;
+use crate::queue::matmul::has_one_row_kernel;
 
 /// Failure to make a matrix of a tensor.
 #[derive(Debug, thiserror::Error)]
@@ -140,7 +140,7 @@ impl DeviceMatrix {
     pub fn new(context: &Context, spec: MatrixSpec) -> Result<Self, DeviceMatrixError> {
         let row_bytes = spec.row_bytes()?;
         let bytes = row_bytes.checked_mul(spec.rows).ok_or(MatrixError::Bytes { expected: usize::MAX, got: 0 })?;
-        let has_one_row_kernel = OneRowKernel::of(context, &spec).is_some();
+        let has_one_row_kernel = has_one_row_kernel(context, &spec);
         // Copies of 16 bytes may reach past the last row.
         let raw = DeviceBuffer::new(context, bytes.next_multiple_of(16))?;
         Ok(Self { spec, row_bytes, raw, tiles: Tiles::Nothing, has_one_row_kernel })
@@ -204,7 +204,7 @@ impl DeviceMatrix {
     }
 
     /// Makes the layout for products with more than one row from the uploaded rows, where this device and the type have
-    /// one, and waits for it. It costs memory ([`DeviceMatrix::prepared_bytes_max`]) and changes no result. A matrix that
+    /// one, and waits for it. It costs memory ([`DeviceMatrix::prepared_bytes`]) and changes no result. A matrix that
     /// is only used for decoding does without.
     ///
     /// # Errors
@@ -219,10 +219,14 @@ impl DeviceMatrix {
         queue.sync()
     }
 
-    /// Bytes that [`DeviceMatrix::prepare`] takes at most on a device that has the layouts: two per weight, or 0.64 for
-    /// nearly every `Q4_K` tensor.
-    pub fn prepared_bytes_max(spec: &MatrixSpec) -> usize {
-        if has_tiles(spec) { Path::Planes.bytes(spec) } else { 0 }
+    /// Bytes that [`DeviceMatrix::prepare`] takes on a device that has the layouts: two per weight, or 0.64 for `Q4_K`. (A
+    /// `Q4_K` tensor beyond the limits of the f16 product takes two as well; no trained one is known.)
+    pub fn prepared_bytes(spec: &MatrixSpec) -> usize {
+        match spec.ty {
+            _ if !has_tiles(spec) => 0,
+            WeightType::Q4_K => Path::Half.bytes(spec),
+            _ => Path::Planes.bytes(spec),
+        }
     }
 
     /// Layouts in which this matrix wants `rows` rows of activations.

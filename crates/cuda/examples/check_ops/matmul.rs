@@ -123,14 +123,14 @@ const SHARED: [(usize, usize, usize); 9] = [
     (32, 6656, 8704),
 ];
 
-/// More tiles than the device has processors, and no multiple of them: tiles are cut between thread blocks. Repeated ten
-/// times as often as the others.
+/// More tiles than the device has processors, and no multiple of them: tiles are cut between thread blocks. Ordinary tensors
+/// are repeated ten times as often as the others.
 fn shared_tiles(world: &mut World) {
     let repeats = world.repeats;
-    world.repeats = repeats * 10;
     for (seed, ty) in [WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::IQ4_XS].into_iter().enumerate()
     {
         for flavour in [Flavour::Ordinary, Flavour::NearLimits, Flavour::ExtremeCodes] {
+            world.repeats = if flavour == Flavour::Ordinary { 10 * repeats } else { repeats };
             for (rows, cols, outputs) in SHARED {
                 let mut case = Case::new(rows, cols, 200 + seed as u64);
                 let operands = [operand(world, &mut case, (ty, flavour), outputs)];

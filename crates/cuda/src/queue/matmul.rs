@@ -25,8 +25,8 @@ pub(crate) const PLANES_KERNELS: &[&str] = &["matmul_planes"];
 /// Kernels of `matmul_small.cu`.
 pub(crate) const SMALL_KERNELS: &[&str] =
     &["matmul_half_8", "matmul_half_16", "matmul_half_32", "matmul_planes_8", "matmul_planes_16", "matmul_planes_32"];
-/// Kernels of `gemv.cu`.
-pub(crate) const ONE_ROW_KERNELS: &[&str] = &["gemv_q4_k", "gemv_q5_k", "gemv_q6_k"];
+/// The kernel of `gemv.cu`.
+pub(crate) const ONE_ROW_KERNELS: &[&str] = &["gemv"];
 
 /// Most products of one operation.
 pub const PRODUCTS_MAX: usize = 4;
@@ -112,28 +112,27 @@ impl Queue {
         unsafe { self.launch(kernel, &self.early(launch.shared(dimension(shared))), arguments) };
     }
 
-    /// Products with one row, a launch for each type.
+    /// Products with one row.
     fn one_row(&mut self, x: &Activations, products: &[DeviceProduct<'_>]) {
-        for kernel in ONE_ROW_KERNELS {
-            let of_kernel = |matrix: &DeviceMatrix| {
-                matrix.path(1) == Path::OneRow && OneRowKernel::name(matrix.spec().ty) == Some(*kernel)
-            };
-            let Some(first) = products.iter().find(|product| of_kernel(product.matrix)) else { continue };
-            let Some(one_row) = OneRowKernel::of(self.context(), first.matrix.spec()) else { continue };
-            let (items, rows) = items(products, Path::OneRow, of_kernel);
-            let arguments = Arguments::new()
-                .structure(&items)
-                .buffer(&x.codes256)
-                .buffer(&x.scales256)
-                .buffer(&x.sums256)
-                .size(x.blocks())
-                .size(rows)
-                .size(one_row.pass_rows);
-            let thread_blocks = dimension(rows).min(self.context().processors() * one_row.blocks_per_processor);
-            let launch = self.early(Launch::of(thread_blocks, 256).shared(dimension(one_row.shared_bytes)));
-            // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, and there is one row.
-            unsafe { self.launch(one_row.name, &launch, arguments) };
-        }
+        let of_path = |matrix: &DeviceMatrix| matrix.path(1) == Path::OneRow;
+        let stages = products.iter().filter(|product| of_path(product.matrix));
+        let stage_bytes = stages.filter_map(|product| one_row_stage_bytes(product.matrix.spec())).max().unwrap_or(0);
+        let plan = OneRowPlan::of(self.context(), x.blocks(), stage_bytes);
+        let plan = plan.expect("each matrix fits, so the one with the longest stages does");
+        let (items, rows) = items(products, Path::OneRow, of_path);
+        let arguments = Arguments::new()
+            .structure(&items)
+            .buffer(&x.codes256)
+            .buffer(&x.scales256)
+            .buffer(&x.sums256)
+            .size(x.blocks())
+            .size(rows)
+            .size(plan.pass_rows)
+            .size(stage_bytes);
+        let thread_blocks = dimension(rows).min(self.context().processors() * plan.blocks_per_processor);
+        let launch = self.early(Launch::of(thread_blocks, 256).shared(dimension(plan.shared_bytes)));
+        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, and there is one row.
+        unsafe { self.launch("gemv", &launch, arguments) };
     }
 
     /// The products of one path by a kernel for Hopper and 1 to 32 rows.
@@ -141,9 +140,9 @@ impl Queue {
         let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
         let is_half = path == Path::SmallHalf;
         let activation_tiles = if is_half { &x.half_tiles } else { &x.byte_tiles };
-        let small = SmallKernel::of(path, x.rows());
-        // No more thread blocks than tiles, or a tile would be cut twice; as many as are resident together.
-        let thread_blocks = dimension(tiles).min(self.context().processors() * small.blocks_per_processor);
+        let (kernel, shared_bytes) = small_kernel(path, x.rows());
+        // No more thread blocks than tiles, or a tile would be cut twice.
+        let thread_blocks = dimension(tiles).min(self.context().processors());
         let arguments = Arguments::new()
             .structure(&items)
             .buffer(activation_tiles)
@@ -153,10 +152,10 @@ impl Queue {
             .size(x.rows())
             .size(x.blocks())
             .size(tiles);
-        let launch = self.early(Launch::of(thread_blocks, 160).shared(small.shared_bytes));
+        let launch = self.early(Launch::of(thread_blocks, 544).shared(shared_bytes));
         // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, the activations are of this path, and the
-        // hand-over has room for as many thread blocks.
-        unsafe { self.launch(small.kernel, &launch, arguments) };
+        // hand-over has room for a thread block on every processor.
+        unsafe { self.launch(kernel, &launch, arguments) };
     }
 
     /// The products of one path by a kernel for Hopper and many rows.
@@ -185,37 +184,36 @@ impl Queue {
     }
 }
 
-/// A kernel of `gemv.cu` and its launch.
-pub(crate) struct OneRowKernel {
-    name: &'static str,
+/// Bytes of a stage of `gemv.cu` for a matrix of `spec`; `None` if the kernel cannot multiply it.
+fn one_row_stage_bytes(spec: &MatrixSpec) -> Option<usize> {
+    let blocks_of_a_run = match spec.ty {
+        _ if spec.scan.form() == Form::General => return None,
+        WeightType::Q4_K | WeightType::Q5_K => 32,
+        WeightType::Q6_K => 16,
+        _ => return None,
+    };
+    Some(blocks_of_a_run * spec.ty.block_bytes() + 16)
+}
+
+/// True if `gemv.cu` multiplies matrices of `spec` on this device.
+pub(crate) fn has_one_row_kernel(context: &Context, spec: &MatrixSpec) -> bool {
+    let stage_bytes = one_row_stage_bytes(spec);
+    stage_bytes.is_some_and(|stage_bytes| OneRowPlan::of(context, spec.cols / 256, stage_bytes).is_some())
+}
+
+/// Shared memory of `gemv.cu`.
+struct OneRowPlan {
     shared_bytes: usize,
-    /// Outputs whose terms fit shared memory together.
+    /// Outputs whose terms fit together.
     pass_rows: usize,
     blocks_per_processor: u32,
 }
 
-impl OneRowKernel {
-    /// The kernel for a type.
-    fn name(ty: WeightType) -> Option<&'static str> {
-        match ty {
-            WeightType::Q4_K => Some("gemv_q4_k"),
-            WeightType::Q5_K => Some("gemv_q5_k"),
-            WeightType::Q6_K => Some("gemv_q6_k"),
-            _ => None,
-        }
-    }
-
-    /// The kernel for a matrix of `spec`; `None` if there is none or the device has too little shared memory.
-    pub(crate) fn of(context: &Context, spec: &MatrixSpec) -> Option<Self> {
-        if spec.scan.form() == Form::General {
-            return None;
-        }
-        let name = Self::name(spec.ty)?;
-        // A run of blocks is 32 of them, of `Q6_K` 16.
-        let run_bytes = spec.ty.block_bytes() * if spec.ty == WeightType::Q6_K { 16 } else { 32 };
-        let blocks = spec.cols / 256;
+impl OneRowPlan {
+    /// Plan for rows of `blocks` blocks; `None` if the device has too little shared memory.
+    fn of(context: &Context, blocks: usize, stage_bytes: usize) -> Option<Self> {
         // Two stages of eight warps; codes, sums and scales of the row.
-        let fixed = 8 * 2 * (run_bytes + 16) + blocks * (PITCH + 16) + blocks.next_multiple_of(4) * 4;
+        let fixed = 8 * 2 * stage_bytes + blocks * (PITCH + 16) + blocks.next_multiple_of(4) * 4;
         let row_bytes = 8 * (blocks + 1);
         let all = context.shared_bytes_max() as usize;
         // Two thread blocks share a processor where at least 16 rows fit each; the system keeps 1 KB of each for itself.
@@ -224,36 +222,27 @@ impl OneRowKernel {
             .into_iter()
             .find(|&(blocks_per_processor, room)| rows_in(room) >= if blocks_per_processor == 2 { 16 } else { 1 })?;
         let pass_rows = rows_in(room).min(256);
-        Some(Self { name, shared_bytes: fixed + pass_rows * row_bytes, pass_rows, blocks_per_processor })
+        Some(Self { shared_bytes: fixed + pass_rows * row_bytes, pass_rows, blocks_per_processor })
     }
 }
 
-/// A kernel of `matmul_small.cu`.
-struct SmallKernel {
-    kernel: &'static str,
-    shared_bytes: u32,
-    /// Thread blocks that are resident together on a processor, at most [`super::HandOver::BLOCKS_PER_PROCESSOR`].
-    blocks_per_processor: u32,
-}
-
-impl SmallKernel {
-    /// The kernel of `path` whose tile holds `rows` rows.
-    fn of(path: Path, rows: usize) -> Self {
-        let (kernel, width, stages, blocks_per_processor) = match (path, rows) {
-            (Path::SmallHalf, ..=8) => ("matmul_half_8", 8, 3, 4),
-            (Path::SmallHalf, ..=16) => ("matmul_half_16", 16, 2, 4),
-            (Path::SmallHalf, _) => ("matmul_half_32", 32, 2, 3),
-            (_, ..=8) => ("matmul_planes_8", 8, 2, 3),
-            (_, ..=16) => ("matmul_planes_16", 16, 2, 2),
-            (_, _) => ("matmul_planes_32", 32, 2, 2),
-        };
-        // Activations, weights of 64 outputs, their D, and the activations' scales, by stage; then the barriers.
-        let stage: u32 = match path {
-            Path::SmallHalf => width * 512 + 64 * (128 + 32 + 4) + width * 4,
-            _ => width * 256 + 64 * (512 + 4) + width * 4,
-        };
-        Self { kernel, shared_bytes: stages * stage.next_multiple_of(1024) + 128, blocks_per_processor }
-    }
+/// A kernel of `matmul_small.cu` for tiles of some rows, and its shared memory.
+fn small_kernel(path: Path, rows: usize) -> (&'static str, u32) {
+    let (kernel, width, stages) = match (path, rows) {
+        (Path::SmallHalf, ..=8) => ("matmul_half_8", 8, 12),
+        (Path::SmallHalf, ..=16) => ("matmul_half_16", 16, 10),
+        (Path::SmallHalf, _) => ("matmul_half_32", 32, 7),
+        (_, ..=8) => ("matmul_planes_8", 8, 6),
+        (_, ..=16) => ("matmul_planes_16", 16, 5),
+        (_, _) => ("matmul_planes_32", 32, 5),
+    };
+    // Activations, weights of 64 outputs, their D, and the activations' scales, by stage.
+    let stage: u32 = match path {
+        Path::SmallHalf => width * 512 + 64 * (128 + 32 + 4) + width * 4,
+        _ => width * 256 + 64 * (512 + 4) + width * 4,
+    };
+    // Then barriers, and the sums of the tile.
+    (kernel, stages * stage.next_multiple_of(1024) + 256 + 64 * width * 4)
 }
 
 /// The kernels' `MatmulItems` for the products over `wanted` matrices, which take `path`, and the number of their tiles.

@@ -45,16 +45,14 @@ struct HandOver {
 }
 
 impl HandOver {
-    /// Most sums of the thread blocks of a processor: 64 of each of 384 threads.
+    /// Most sums of a thread block: 64 of each of 384 threads.
     const SUMS: usize = 64 * 384;
-    /// Most thread blocks of a processor.
-    const BLOCKS_PER_PROCESSOR: usize = 4;
 
     fn new(stream: &Stream) -> Result<Self, DriverError> {
         let context = stream.context();
         let processors = if context.capability().is_hopper() { context.processors() as usize } else { 0 };
         let sums = DeviceBuffer::new(context, processors * Self::SUMS)?;
-        let mut flags = DeviceBuffer::new(context, processors * Self::BLOCKS_PER_PROCESSOR)?;
+        let mut flags = DeviceBuffer::new(context, processors)?;
         stream.fill(&mut flags, 0)?;
         Ok(Self { sums, flags })
     }
@@ -79,6 +77,11 @@ impl Queue {
     /// The stream, for copies and events.
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Bytes of device memory that the queue itself takes.
+    pub fn bytes(&self) -> usize {
+        self.hand_over.sums.bytes() + self.hand_over.flags.bytes()
     }
 
     /// Waits for everything enqueued so far.
