@@ -155,10 +155,10 @@ struct F16Team {
 
 template <int HEAD_DIM>
 __device__ __forceinline__ void F16Team<HEAD_DIM>::run(const Attention& a, Shared& sh) {
-    begin_dependent();
     const Item item = a.items[blockIdx.x];
     if (item.pages == 0) return;
     const Sequence s = a.sequences[item.sequence];
+    begin_dependent();
     const uint32_t kv_head = blockIdx.y;
     // This thread's queries of the value step: first .. first + GROUP_QUERIES - 1 as far as they are in the tile.
     const int pair = threadIdx.x % PAIRS, first = threadIdx.x / PAIRS * GROUP_QUERIES;

@@ -172,8 +172,8 @@ constexpr int SLOT_BYTES = PAGE_BYTES + 1024;
 // eight keys or dimensions. Index 4 j + 2 half + i of an accumulator is column 8 j + 2 t + i.
 struct PrefillThread {
     const Attention& a;
-    int first, last;   // positions of the first and last query of the warp
-    float scale[2];    // cq of rule 9
+    int whole_first, whole_end;  // pages of which every query of the warp sees every key
+    float scale[2];              // cq of rule 9
 
     // Weights of a page as operand A of the products with the values, and what merging needs.
     struct Weights {
@@ -192,12 +192,6 @@ struct PrefillThread {
             x = is_max ? fmaxf(x, other) : __fadd_rn(x, other);
         }
         return x;
-    }
-
-    // True if every query of the warp sees every key of the page.
-    __device__ __forceinline__ bool sees_all(int page) const {
-        const int start = page * PAGE_ROWS, window = int(a.window);
-        return start + PAGE_ROWS <= first + 1 && (window == 0 || start > last - window);
     }
 
     __device__ __forceinline__ static uint32_t code_of(float p, float weight) {
@@ -347,10 +341,11 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
     const uint32_t last_query = min(first_query + 15, s.rows * a.group - 1);
     const float* query_scales = p.query_scales + (uint64_t(item.tile) * a.kv_heads + kv_head) * PREFILL_QUERIES;
     const int in_tile = warpgroup * 64 + warp * 16 + g;
+    const int last = int(s.position + last_query / a.group), window = int(a.window);
     const PrefillThread thread = {
         a,
-        int(s.position + min(first_query, last_query) / a.group),
-        int(s.position + last_query / a.group),
+        window > 0 && last >= window ? (last - window) / PAGE_ROWS + 1 : 0,
+        (int(s.position + min(first_query, last_query) / a.group) + 1) / PAGE_ROWS,
         {query_scales[in_tile], query_scales[in_tile + 8]},
     };
     const uint32_t pages = item.pages, first_page = item.first_page;
@@ -369,7 +364,8 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
     // The codes are in registers: their place becomes the total over the segments so far, by thread.
     asm volatile("bar.sync 1, 256;" ::: "memory");
     float4* total = reinterpret_cast<float4*>(dynamic_shared) + threadIdx.x;
-    bool total_started = false;
+#pragma unroll
+    for (int j = 0; j < 16; j++) total[256 * j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
     float score[32], tile[64], o[64];
 #pragma unroll
@@ -399,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
             score[4 * j + 2] = __fmul_rn(score[4 * j + 2], key.x), score[4 * j + 3] = __fmul_rn(score[4 * j + 3], key.y);
         }
         PrefillThread::Weights w;
-        const bool all = page.clean && thread.sees_all(index);
+        const bool all = (page.clean != 0) & (index >= thread.whole_first) & (index < thread.whole_end);
         if (all) {
             thread.weigh_all(score, page, w);
         } else {
@@ -420,21 +416,17 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
         start_scores(next % SLOTS);
 
         float old[2], gain[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float l_t = checked_sum(PrefillThread::across(w.sum[half], false), w.h[half]);
-            old[half] = 1.0f, gain[half] = 0.0f;
-            if (!w.seen[half]) continue;
-            const Merge merge(segment.m[half], w.h[half]);
-            segment.l[half] = merge.sum(segment.l[half], l_t);
-            old[half] = merge.old, gain[half] = __fmul_rn(merge.fresh, w.gain[half]);
-        }
-        wgmma_wait<1>();
-        accumulators_ready(tile);
         if (all) {
-            // 2^24 turns `tile` into O_t; a clean page's gain has room for it, and the product is exact.
 #pragma unroll
-            for (int half = 0; half < 2; half++) gain[half] = __fmul_rn(gain[half], 0x1p24f);
+            for (int half = 0; half < 2; half++) {
+                const float l_t = checked_sum(PrefillThread::across(w.sum[half], false), w.h[half]);
+                const Merge merge(segment.m[half], w.h[half]);
+                segment.l[half] = merge.sum(segment.l[half], l_t);
+                // 2^24 turns `tile` into O_t; a clean page's gain has room for it, and the product is exact.
+                old[half] = merge.old, gain[half] = __fmul_rn(__fmul_rn(merge.fresh, w.gain[half]), 0x1p24f);
+            }
+            wgmma_wait<1>();
+            accumulators_ready(tile);
             if (__any_sync(ALL_LANES, old[0] != 1.0f || old[1] != 1.0f)) {
 #pragma unroll
                 for (int k = 0; k < 64; k++) o[k] = __fmul_rn(o[k], old[k / 2 % 2]);
@@ -442,6 +434,17 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
 #pragma unroll
             for (int k = 0; k < 64; k++) o[k] = __fmaf_rn(tile[k], gain[k / 2 % 2], o[k]);
         } else {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float l_t = checked_sum(PrefillThread::across(w.sum[half], false), w.h[half]);
+                old[half] = 1.0f, gain[half] = 0.0f;
+                if (!w.seen[half]) continue;
+                const Merge merge(segment.m[half], w.h[half]);
+                segment.l[half] = merge.sum(segment.l[half], l_t);
+                old[half] = merge.old, gain[half] = __fmul_rn(merge.fresh, w.gain[half]);
+            }
+            wgmma_wait<1>();
+            accumulators_ready(tile);
 #pragma unroll
             for (int k = 0; k < 64; k++) {
                 const int half = k / 2 % 2;
@@ -478,7 +481,7 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
             }
 #pragma unroll
             for (int j = 0; j < 16; j++) {
-                float4 v = total_started ? total[256 * j] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                float4 v = total[256 * j];
                 if (seen[0]) {
                     v.x = __fmaf_rn(o[4 * j], fresh[0], __fmul_rn(v.x, old_total[0]));
                     v.y = __fmaf_rn(o[4 * j + 1], fresh[0], __fmul_rn(v.y, old_total[0]));
@@ -489,7 +492,6 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
                 }
                 total[256 * j] = v;
             }
-            total_started = true;
         }
         segment = PrefillSums();
 #pragma unroll

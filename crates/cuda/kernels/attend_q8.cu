@@ -298,7 +298,6 @@ struct Q8Team {
 
 template <int HEAD_DIM>
 __device__ __forceinline__ void Q8Team<HEAD_DIM>::run(const Attention& a) {
-    begin_dependent();
     __shared__ Shared sh;
     const Item item = a.items[blockIdx.x];
     if (item.pages == 0) return;
@@ -309,10 +308,12 @@ __device__ __forceinline__ void Q8Team<HEAD_DIM>::run(const Attention& a) {
     // Addresses are read two pages ahead and bytes one, so that no load of a page waits for another.
     const uint64_t* addresses = a.page_table + s.table + item.first_page - s.first_page;
     const uint64_t* const last_address = addresses + item.pages - 1;
-    PageBytes next;
-    next.load(reinterpret_cast<const uint8_t*>(*addresses) + head_offset, warp, g, t);
+    const uint64_t first_address = *addresses;
     if (addresses < last_address) addresses++;
     uint64_t next_address = *addresses;
+    begin_dependent();
+    PageBytes next;
+    next.load(reinterpret_cast<const uint8_t*>(first_address) + head_offset, warp, g, t);
 
     quantise_queries(sh, a, item, s, kv_head, warp, lane);
     if (threadIdx.x < TILE_QUERIES) sh.not_finite[threadIdx.x] = 0;

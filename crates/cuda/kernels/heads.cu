@@ -136,15 +136,8 @@ __device__ __forceinline__ bool store_halves(const HeadVector<HEAD_DIM / 32>& v,
 // and head of all. A key or value that cannot be stored becomes zeros, and its row gets `place`.
 template <int HEAD_DIM, bool Q8>
 __device__ __forceinline__ void store_heads(const Storing& p) {
-    begin_dependent();
     const HeadVectorOf of(p.placement);
     if (of.row >= p.placement.rows) return;
-    HeadVector<HEAD_DIM / 32> v;
-    float* x = load_placed<HEAD_DIM>(v, p.placement, of);
-    if (of.part == 0) {
-        v.store(x);
-        return;
-    }
     const Sequence s = p.sequences[p.row_sequences[of.row]];
     const uint32_t position = s.position + of.row - s.first_row;
     StoredPlace to = {page_address(s, p.page_table, position / PAGE_ROWS), nullptr, position % PAGE_ROWS, of.part == 2};
@@ -152,6 +145,13 @@ __device__ __forceinline__ void store_heads(const Storing& p) {
     if (p.row_bytes != nullptr) {
         const uint64_t vectors = uint64_t(of.row) * p.placement.part[1].heads + of.head;
         to.row_bytes = p.row_bytes + vectors * (head_bytes<Q8>(HEAD_DIM) / PAGE_ROWS);
+    }
+    begin_dependent();
+    HeadVector<HEAD_DIM / 32> v;
+    float* x = load_placed<HEAD_DIM>(v, p.placement, of);
+    if (of.part == 0) {
+        v.store(x);
+        return;
     }
     const bool finite = Q8 ? store_codes<HEAD_DIM>(v, to) : store_halves<HEAD_DIM>(v, to);
     if (!finite && v.lane() == 0) report(p.status, of.row, p.place);

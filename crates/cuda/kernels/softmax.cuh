@@ -46,7 +46,8 @@ __device__ __forceinline__ float tanh_of(float z) {
 __device__ __forceinline__ void report(uint32_t* status, uint32_t row, uint32_t place) { atomicMin(&status[row], place); }
 
 // Waits for the kernels before this one, then lets the next one start. Every kernel of this family says it before it touches
-// memory, so that completion is transitive along the stream.
+// what kernels write, so that completion is transitive along the stream. Plans and page tables are written by copies, which a
+// stream never overlaps with kernels: they may be read before.
 __device__ __forceinline__ void begin_dependent() {
     wait_for_previous();
     let_next_start();

@@ -12,7 +12,7 @@ pub(super) const PREFILL_WORDS: usize = 10;
 /// 32-bit words of a page or a tile to expand.
 pub(super) const EXPANSION_WORDS: usize = 2;
 /// Sequences with fewer queries per key-value head go to the general kernels: expanding their pages costs more than it saves.
-const QUERIES_MIN: usize = 256;
+pub(super) const PREFILL_QUERIES_MIN: usize = 256;
 /// Items, over all key-value heads, that keep a device busy without being cut into segments.
 const WHOLE_ITEMS_MIN: usize = 66;
 
@@ -64,7 +64,7 @@ impl PrefillItems {
         let visible = cutting.visible_pages(sequence.positions());
         let PrefillLimits { pages_max, tiles_max, items_max } = cutting.prefill;
         let room = self.pages.len() + visible.len() <= pages_max && self.tiles.len() + tiles <= tiles_max;
-        if queries < QUERIES_MIN || !room {
+        if queries < PREFILL_QUERIES_MIN || !room {
             return None;
         }
         let segments = parts(Kind::Segment, &visible).count();

@@ -4,7 +4,7 @@ use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
 
 use super::items::TILE_QUERIES;
 use super::plan::PlanLimits;
-use super::prefill::{PREFILL_QUERIES, PrefillLimits};
+use super::prefill::{PREFILL_QUERIES, PREFILL_QUERIES_MIN, PrefillLimits};
 use crate::driver::{Context, DeviceBuffer, DriverError};
 use crate::queue::Queue;
 
@@ -100,9 +100,11 @@ impl Sizes {
         let partial_bytes = kv_heads * TILE_QUERIES * (4 + head_dim) * size_of::<f32>();
         let mut prefill = PrefillLimits::NONE;
         if hopper && layout == KvLayout::Q8 && head_dim == PREFILL_HEAD_DIM {
-            let tiles_max = (limits.rows_max * shape.heads_per_kv()).div_ceil(PREFILL_QUERIES) + limits.sequences_max;
-            // A chunk may begin and end within a page.
-            let pages = limits.positions_max.div_ceil(PAGE_ROWS) + limits.sequences_max;
+            let queries = limits.rows_max * shape.heads_per_kv();
+            // Each of those sequences may have a tile that is not full, and begin and end within a page.
+            let sequences_max = limits.sequences_max.min(queries / PREFILL_QUERIES_MIN);
+            let tiles_max = queries.div_ceil(PREFILL_QUERIES) + sequences_max;
+            let pages = limits.positions_max.div_ceil(PAGE_ROWS) + sequences_max;
             let pages_max = pages.min(EXPANDED_BYTES_MAX / (kv_heads * (EXPANDED_CODES + EXPANDED_SCALES)));
             prefill = PrefillLimits { pages_max, tiles_max, items_max: tiles_max + PREFILL_ITEMS_MAX };
         }
@@ -138,6 +140,8 @@ mod tests {
         assert_eq!(sizes.prefill, PrefillLimits { pages_max: 2056, tiles_max: 264, items_max: 264 + 4096 });
         assert_eq!(Sizes::of(&shape, KvLayout::Q8, &LIMITS, false).prefill, PrefillLimits::NONE);
         assert_eq!(Sizes::of(&shape, KvLayout::F16, &LIMITS, true).prefill, PrefillLimits::NONE);
+        let many = PlanLimits { sequences_max: 2048, ..LIMITS };
+        assert_eq!(Sizes::of(&shape, KvLayout::Q8, &many, true).prefill.tiles_max, 256 + 128, "16 rows each");
         let other = AttentionShape::new(32, 2, 64).unwrap();
         assert_eq!(Sizes::of(&other, KvLayout::Q8, &LIMITS, true).prefill, PrefillLimits::NONE);
     }

@@ -26,8 +26,8 @@ const PREFILL_THREADS: u32 = 384;
 const PREFILL_SHARED_BYTES: u32 = 65_536 + 4 * (32_768 + 1024) + 128;
 /// Threads of a block of the other attend kernels.
 const TEAM_THREADS: u32 = 256;
-/// Slices of 32 dimensions per block, as in `kernels/attend_merge.cu`.
-const MERGE_WARPS: usize = 4;
+/// Threads of a block of `merge_partials`, which owns 32 dimensions of a query.
+const MERGE_THREADS: u32 = 128;
 
 impl Queue {
     /// Attends the rows of the plan over the layer's pages. `queries` and `out`: `[rows, query_heads * head_dim]`. Rows with a
@@ -82,8 +82,8 @@ impl Queue {
         merging[0] = merges;
         merging[1..12].copy_from_slice(&fields);
         merging[12] = head_dim as u64;
-        let blocks = merge_count * TILE_QUERIES * head_dim / 32 / MERGE_WARPS;
-        let launch = self.early(Launch::of(dimension(blocks), 32 * dimension(MERGE_WARPS)).rows(dimension(kv_heads)));
+        let blocks = merge_count * TILE_QUERIES * head_dim / 32;
+        let launch = self.early(Launch::of(dimension(blocks), MERGE_THREADS).rows(dimension(kv_heads)));
         // SAFETY: as above; the partial results were written by the launches before, which this one waits for.
         unsafe { self.launch("merge_partials", &launch, Arguments::new().structure(&merging)) };
     }
