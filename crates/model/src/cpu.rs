@@ -93,13 +93,25 @@ impl Device for Cpu {
         Cpu::matmul(self, activations, products.map(product));
     }
 
-    fn place_heads(&mut self, x: &mut Vec<f32>, placement: &Placement<'_, Vec<f32>>) {
-        let &Placement { width, head_dim, norm, rope, transform } = placement;
-        Cpu::place_heads(self, x, &HeadPlacement { width, head_dim, norm: norm.map(row_norm), rope, transform });
-    }
-
-    fn store_kv(&mut self, layer: &KvLayer, keys: &Vec<f32>, values: &Vec<f32>, batch: &mut [SequenceInput<'_>]) {
-        Cpu::store_kv(self, &attention_layer(layer), (keys, values), writable_pages(batch, layer.index));
+    fn place_and_store(
+        &mut self,
+        layer: &KvLayer,
+        heads: [&mut Vec<f32>; 3],
+        placements: &[Placement<'_, Vec<f32>>; 3],
+        batch: &mut [SequenceInput<'_>],
+    ) {
+        let [query, key, value] = heads;
+        for (x, placement) in [&mut *query, &mut *key, &mut *value].into_iter().zip(placements) {
+            let &Placement { width, head_dim, norm, rope, transform } = placement;
+            if norm.is_some() || rope.is_some() || transform.is_some() {
+                Cpu::place_heads(
+                    self,
+                    x,
+                    &HeadPlacement { width, head_dim, norm: norm.map(row_norm), rope, transform },
+                );
+            }
+        }
+        Cpu::store_kv(self, &attention_layer(layer), (key, value), writable_pages(batch, layer.index));
     }
 
     fn attend(&mut self, layer: &KvLayer, query: &Vec<f32>, batch: &[SequenceInput<'_>], out: &mut AttentionOutput) {

@@ -86,12 +86,16 @@ pub trait Device: Form<Matrix: Send + Sync, Vector: Send + Sync> + Sized + Send 
     /// Up to four products of the same activations (rules 3 to 4b), each with its bias added.
     fn matmul<const N: usize>(&mut self, activations: &Self::Activations, products: [DeviceProduct<'_, Self>; N]);
 
-    /// Turns rows of a projection into head vectors, in place (rules 5, 7 and 8b).
-    fn place_heads(&mut self, x: &mut Self::Rows, placement: &Placement<'_, Self::Vector>);
-
-    /// Stores keys and values of the step in the pending pages of layer `layer.index` (rule 9). Rows that are not finite
-    /// fail.
-    fn store_kv(&mut self, layer: &KvLayer, keys: &Self::Rows, values: &Self::Rows, batch: &mut [SequenceInput<'_>]);
+    /// Turns queries, keys and values of the step into head vectors (rules 5, 7 and 8b), the queries in place, and stores keys
+    /// and values in the pending pages of layer `layer.index` (rule 9). Rows that are not finite fail. The rows of keys and
+    /// values are unspecified afterwards.
+    fn place_and_store(
+        &mut self,
+        layer: &KvLayer,
+        heads: [&mut Self::Rows; 3],
+        placements: &[Placement<'_, Self::Vector>; 3],
+        batch: &mut [SequenceInput<'_>],
+    );
 
     /// Attends the rows over the pages of their sequences (rule 9). Rows that are not finite fail.
     fn attend(&mut self, layer: &KvLayer, query: &Self::Rows, batch: &[SequenceInput<'_>], out: &mut Self::Mixed);

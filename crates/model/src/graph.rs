@@ -96,22 +96,14 @@ impl<D: Device> Pass<'_, '_, D> {
         let transform = |factor: f32| (*layout == KvLayout::Q8).then_some(factor);
         let (transform_once, transform_and_shrink) = (transform(1.0), transform(inverse_block(config.head_dim)));
         let rope = layer.config.rope.then_some(config.rope.style);
-        let placed =
-            Placement { width: config.query_dim(), head_dim: config.head_dim, norm: None, rope, transform: None };
-        device.place_heads(
-            query,
-            &Placement { norm: attention.query_norm.as_ref(), transform: transform_once, ..placed },
-        );
-        let placed = Placement { width: config.kv_dim(), ..placed };
-        device.place_heads(
-            key,
-            &Placement { norm: attention.key_norm.as_ref(), transform: transform_and_shrink, ..placed },
-        );
-        if transform_and_shrink.is_some() {
-            device.place_heads(value, &Placement { rope: None, transform: transform_and_shrink, ..placed });
-        }
-
-        device.store_kv(&kv, key, value, batch); // before attending: a token sees itself
+        let (head_dim, kv_dim) = (config.head_dim, config.kv_dim());
+        let (query_norm, key_norm) = (attention.query_norm.as_ref(), attention.key_norm.as_ref());
+        let placements = [
+            Placement { width: config.query_dim(), head_dim, norm: query_norm, rope, transform: transform_once },
+            Placement { width: kv_dim, head_dim, norm: key_norm, rope, transform: transform_and_shrink },
+            Placement { width: kv_dim, head_dim, norm: None, rope: None, transform: transform_and_shrink },
+        ];
+        device.place_and_store(&kv, [query, key, value], &placements, batch); // before attending: a token sees itself
         device.attend(&kv, query, batch, mixed); // [rows, query_heads * head_dim]
         // The transform is its own inverse.
         let transform = transform_once.map(|factor| HeadTransform { head_dim: config.head_dim, factor });

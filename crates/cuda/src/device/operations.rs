@@ -112,32 +112,31 @@ impl Device for CudaDevice {
         self.queue.matmul(activations, &mut products);
     }
 
-    fn place_heads(&mut self, x: &mut DeviceBuffer<f32>, placement: &Placement<'_, DeviceBuffer<f32>>) {
-        let &Placement { width, head_dim, norm, rope, transform } = placement;
-        let rows = HeadRows {
-            rows: self.rows,
-            head_dim,
-            positions: &self.positions,
-            rope: rope.map(|style| DeviceRope { angles: &self.rope.angles, pairs: self.rope.table.pairs(), style }),
-        };
-        let vectors = HeadVectors {
-            x,
-            heads: width / head_dim,
-            norm: norm.map(device_norm),
-            rotates: rope.is_some(),
-            hadamard: transform,
-        };
-        self.queue.place_heads(&rows, [vectors]);
-    }
-
-    fn store_kv(
+    fn place_and_store(
         &mut self,
         layer: &KvLayer,
-        keys: &DeviceBuffer<f32>,
-        values: &DeviceBuffer<f32>,
+        heads: [&mut DeviceBuffer<f32>; 3],
+        placements: &[Placement<'_, DeviceBuffer<f32>>; 3],
         _batch: &mut [SequenceInput<'_>],
     ) {
-        self.store_rows(layer.index, keys, values);
+        let style = placements.iter().find_map(|placement| placement.rope);
+        let rows = HeadRows {
+            rows: self.rows,
+            head_dim: self.shape.head_dim(),
+            positions: &self.positions,
+            rope: style.map(|style| DeviceRope { angles: &self.rope.angles, pairs: self.rope.table.pairs(), style }),
+        };
+        let mut vectors = heads.into_iter().zip(placements).map(|(x, placement)| HeadVectors {
+            x,
+            heads: placement.width / placement.head_dim,
+            norm: placement.norm.map(device_norm),
+            rotates: placement.rope.is_some(),
+            hadamard: placement.transform,
+        });
+        let vectors = std::array::from_fn(|_| vectors.next().expect("three kinds"));
+        let (pages, row_bytes) = self.step.layer_and_rows_out(layer.index);
+        let failures = &mut Failures { status: &mut self.status, place: self.site };
+        self.queue.place_and_store(&rows, vectors, &pages, Some(row_bytes), failures);
         let sent = self.step.send_rows(&mut self.queue, layer.index, self.rows);
         self.queue.note(sent);
     }
@@ -231,12 +230,6 @@ impl Device for CudaDevice {
 }
 
 impl CudaDevice {
-    fn store_rows(&mut self, layer: usize, keys: &DeviceBuffer<f32>, values: &DeviceBuffer<f32>) {
-        let failures = &mut Failures { status: &mut self.status, place: self.site };
-        let (pages, row_bytes) = self.step.layer_and_rows_out(layer);
-        self.queue.store_kv(&pages, (keys, values), Some(row_bytes), failures);
-    }
-
     fn download_logits(&mut self, logits: &DeviceBuffer<f32>, values: usize) -> Result<(), DriverError> {
         if self.logits_host.as_ref().is_none_or(|host| host.as_slice().len() < values) {
             self.logits_host = Some(PinnedBuffer::new(self.queue.context(), logits.len())?);
