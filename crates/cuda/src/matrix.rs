@@ -283,3 +283,40 @@ impl DeviceMatrix {
         u64::from(self.spec.ty as u32) | u64::from(self.form()) << 32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(ty: WeightType, rows: usize, cols: usize) -> usize {
+        let raw = vec![0; ty.row_bytes(cols).unwrap() * rows];
+        let scan = Scan::of(ty, cols, 0, &raw).unwrap();
+        DeviceMatrix::prepared_bytes(&MatrixSpec { ty, rows, cols, scan, scale: None })
+    }
+
+    #[test]
+    fn prepared_layouts_take_whole_tiles_of_164_or_516_bytes_per_output_and_block() {
+        assert_eq!(bytes(WeightType::Q4_K, 192, 512), 192 * 2 * 164);
+        assert_eq!(bytes(WeightType::Q4_K, 193, 512), 384 * 2 * 164);
+        assert_eq!(bytes(WeightType::Q6_K, 129, 256), 256 * 516);
+        assert_eq!(bytes(WeightType::IQ4_XS, 1, 256), 128 * 516);
+        assert_eq!(bytes(WeightType::Q8_0, 64, 256) + bytes(WeightType::F16, 64, 256), 0);
+    }
+
+    #[test]
+    fn a_tensor_without_an_integer_form_has_no_layout_but_the_file_s() {
+        // d = 0 and dmin = 1: class GEN.
+        let mut raw = vec![0; 144];
+        raw[2..4].copy_from_slice(&half::f16::ONE.to_le_bytes());
+        let scan = Scan::of(WeightType::Q4_K, 256, 0, &raw).unwrap();
+        let spec = MatrixSpec { ty: WeightType::Q4_K, rows: 1, cols: 256, scan, scale: None };
+        assert_eq!(DeviceMatrix::prepared_bytes(&spec), 0);
+    }
+
+    #[test]
+    fn columns_that_are_no_whole_blocks_are_refused() {
+        let scan = Scan::of(WeightType::Q4_K, 256, 0, &[0; 144]).unwrap();
+        let spec = MatrixSpec { ty: WeightType::Q4_K, rows: 1, cols: 128, scan, scale: None };
+        assert_eq!(spec.row_bytes(), Err(MatrixError::Columns { ty: WeightType::Q4_K, cols: 128 }));
+    }
+}
