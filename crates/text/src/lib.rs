@@ -25,7 +25,8 @@ mod tokenizer;
 mod vocabulary;
 
 pub use chat::{
-    ChatError, ChatOptions, ChatTemplate, ChatTemplates, Deadline, LocalTime, Message, Rendered, Tracing, encode_chat,
+    ChatError, ChatOptions, ChatTemplate, ChatTemplates, Deadline, LocalTime, Message, RENDERER_NAMES, Rendered,
+    Tracing, encode_chat,
 };
 pub use split::pre_tokenizer_names;
 pub use stop_strings::{EmptyStopString, StopStrings};

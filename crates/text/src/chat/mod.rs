@@ -13,7 +13,9 @@ mod marks;
 mod template;
 
 pub use local_time::LocalTime;
-pub use template::{ChatError, ChatOptions, ChatTemplate, ChatTemplates, Deadline, Message, Rendered, Tracing};
+pub use template::{
+    ChatError, ChatOptions, ChatTemplate, ChatTemplates, Deadline, Message, RENDERER_NAMES, Rendered, Tracing,
+};
 
 use crate::tokenizer::Tokenizer;
 

@@ -101,6 +101,24 @@ pub enum ChatError {
     NoTemplate,
 }
 
+/// Names that the renderer gives a template itself: variables of these names would replace the conversation, what the
+/// vocabulary says, or functions.
+pub const RENDERER_NAMES: [&str; 13] = [
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "bos_token",
+    "eos_token",
+    "range",
+    "dict",
+    "namespace",
+    "raise_exception",
+    "strftime_now",
+    "loop",
+    "caller",
+];
+
 /// One message of a conversation: a JSON object with at least a `role`, in the order in which its fields were given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
@@ -247,7 +265,6 @@ impl ChatTemplates {
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
-    constants: Vec<String>,
     template: Template,
 }
 
@@ -259,7 +276,13 @@ impl ChatTemplate {
     /// [`ChatError::Syntax`], also if it is too long or too deeply nested.
     pub fn new(source: &str) -> Result<Self, ChatError> {
         let template = Template::new(source).map_err(|fault| error(fault, &Limits::default()))?;
-        Ok(Self { source: source.to_owned(), constants: template.texts(), template })
+        Ok(Self { source: source.to_owned(), template })
+    }
+
+    /// True if the template has `name` in its tags: as a variable, a field that it looks up, or a text literal. One that
+    /// has not makes nothing of such a variable or field.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.template.mentions(name)
     }
 
     /// Fills the template. `bos_token` and `eos_token` are those of `tokenizer`.
@@ -278,7 +301,7 @@ impl ChatTemplate {
         let Filled { text, raw } = filling.fill(&values, &Marks::default())?;
         let controls: Vec<String> =
             tokenizer.control_spellings().filter(|text| !text.is_empty()).map(str::to_owned).collect();
-        if let Some(marker) = Marker::new(&self.source, &self.constants, &controls, &values) {
+        if let Some(marker) = Marker::new(&self.source, self.template.texts(), &controls, &values) {
             for marking in Marking::ALL {
                 let (marked, given_up) = marker.mark(&values, marking);
                 // A template that fails only on marked messages has looked at them.

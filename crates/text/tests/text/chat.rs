@@ -241,6 +241,18 @@ fn errors_name_the_line_of_the_template() {
 }
 
 #[test]
+fn a_template_mentions_what_its_tags_name_or_spell_and_nothing_else() {
+    let template =
+        template("tool_calls {# reasoning #}{{ m.content }}{% if m['tool_call_id'] %}{{ effort }}{% endif %}");
+    for name in ["m", "content", "tool_call_id", "effort"] {
+        assert!(template.mentions(name), "{name}");
+    }
+    for name in ["tool_calls", "reasoning", "tool_call", "", "conten"] {
+        assert!(!template.mentions(name), "{name}");
+    }
+}
+
+#[test]
 fn a_long_conversation_is_not_too_much_work() {
     let (templates, _) = chat_goldens(GOLDENS).expect("well-formed JSON");
     let said = "Some words that go on. ".repeat(40_000);

@@ -36,7 +36,10 @@ pub(super) use meter::Limits;
 #[derive(Debug)]
 pub(super) struct Template {
     statements: syntax::Block,
+    /// Text literals in its tags, but for white space, in their order and once each.
     texts: Vec<String>,
+    /// Names of variables, attributes and functions in its tags, the same way.
+    names: Vec<String>,
 }
 
 impl Template {
@@ -47,18 +50,29 @@ impl Template {
     /// [`Trouble::Syntax`] if it is no template, or too long or too deep a one.
     pub(super) fn new(source: &str) -> Result<Self, Fault> {
         let tokens = lexer::tokens(source)?;
-        let texts = tokens.iter().filter_map(|(_, token)| match token {
-            lexer::Token::Text(text) if !text.trim().is_empty() => Some(text.to_string()),
-            _ => None,
-        });
-        let mut texts: Vec<String> = texts.collect();
-        texts.sort_unstable();
-        texts.dedup();
-        Ok(Self { statements: parser::parse(tokens)?, texts })
+        let (mut texts, mut names) = (Vec::new(), Vec::new());
+        for (_, token) in &tokens {
+            match token {
+                lexer::Token::Text(text) if !text.trim().is_empty() => texts.push(text.to_string()),
+                lexer::Token::Name(name) => names.push(name.to_string()),
+                _ => {}
+            }
+        }
+        for list in [&mut texts, &mut names] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        Ok(Self { statements: parser::parse(tokens)?, texts, names })
+    }
+
+    /// True if `name` is in its tags, as a name or a whole text literal.
+    pub(super) fn mentions(&self, name: &str) -> bool {
+        let found = |list: &[String]| list.binary_search_by(|item| item.as_str().cmp(name)).is_ok();
+        found(&self.names) || found(&self.texts)
     }
 
     /// Text literals in its tags, but for white space: those that it may compare texts with.
-    pub(super) fn texts(&self) -> Vec<String> {
-        self.texts.clone()
+    pub(super) fn texts(&self) -> &[String] {
+        &self.texts
     }
 }
