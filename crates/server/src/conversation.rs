@@ -1,29 +1,41 @@
 //! Messages as clients write them, and what the model's template makes of them.
 
-use muser_text::{ChatError, ChatOptions, ChatTemplate, LocalTime, Message, Rendered};
+use std::time::{Duration, Instant};
+
+use muser_text::{ChatError, ChatOptions, ChatTemplate, Deadline, LocalTime, RENDERER_NAMES, Rendered};
 use serde_json::{Map, Value};
 
 use crate::app::seconds_since_1970;
 use crate::error::{ApiError, ErrorKind};
-use crate::fields::{Fields, FromField};
+use crate::fields::Fields;
 use crate::limits::{Bounds, MESSAGES_MAX};
+use crate::messages::checked;
 use crate::service::Words;
+
+/// Longest time that the template may take. Its own budget ends it far sooner; this holds on a machine that is short of
+/// processors, too.
+const FILLING_MAX: Duration = Duration::from_secs(20);
+
+/// Fields that are variables of templates which mention them, and the value of each that asks for nothing.
+const EFFORTS: [(&str, &str); 2] = [("reasoning_effort", "none"), ("verbosity", "medium")];
 
 /// A conversation, and how it is to be filled into the template.
 #[derive(Clone, Debug)]
 pub struct Conversation {
-    messages: Vec<Message>,
+    messages: Vec<Value>,
     /// Whether the text ends with the start of the model's answer.
     add_generation_prompt: bool,
     /// What the template is told besides.
     variables: Map<String, Value>,
+    /// Efforts that were asked for, by their fields.
+    efforts: Vec<(&'static str, String)>,
 }
 
 impl Conversation {
     /// Takes the fields.
     ///
     /// # Errors
-    /// If there is no message, or one is malformed or holds what is no text.
+    /// If there is no message, or there are too many, or a variable would replace what the renderer gives.
     pub fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let messages: Vec<Value> = fields.require_bounded("messages", Bounds::MESSAGES)?;
         if messages.is_empty() {
@@ -33,36 +45,60 @@ impl Conversation {
             let count = messages.len();
             return Err(ApiError::invalid(format!("messages: has {count} messages, at most {MESSAGES_MAX} are taken")));
         }
-        let messages =
-            messages.into_iter().enumerate().map(|(index, value)| message(index, value)).collect::<Result<_, _>>()?;
         fields.unsupported("continue_final_message", |value| *value == Value::Bool(false))?;
+        let variables: Map<String, Value> =
+            fields.take_bounded("chat_template_kwargs", Bounds::TEMPLATE_VARIABLES)?.unwrap_or_default();
+        if let Some(name) = variables.keys().find(|name| RENDERER_NAMES.contains(&name.as_str())) {
+            let message = format!("chat_template_kwargs.{name}: the renderer keeps this name for itself");
+            return Err(ApiError::invalid(message));
+        }
+        let mut efforts = Vec::new();
+        for (name, nothing) in EFFORTS {
+            efforts
+                .extend(fields.take::<String>(name)?.filter(|effort| effort != nothing).map(|effort| (name, effort)));
+        }
         Ok(Self {
             messages,
             add_generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
-            variables: fields.take_bounded("chat_template_kwargs", Bounds::TEMPLATE_VARIABLES)?.unwrap_or_default(),
+            variables,
+            efforts,
         })
     }
 
     /// The template's text.
     ///
     /// # Errors
-    /// If there is no template, or it refuses the conversation.
-    pub fn render(&self, words: &Words) -> Result<Rendered, ApiError> {
+    /// If a message is malformed, there is no template, or it refuses the conversation or would drop some of it.
+    pub fn render(self, words: &Words) -> Result<Rendered, ApiError> {
+        let template = template(words);
+        let checked = checked(self.messages, template.as_ref().ok().copied())?;
+        let template = template?;
+        let mut variables = self.variables;
+        for (name, effort) in self.efforts {
+            if !template.mentions(name) {
+                return Err(ApiError::invalid(format!("{name}: the model's chat template does not read it")));
+            }
+            variables.entry(name).or_insert(effort.into());
+        }
         let now = i64::try_from(seconds_since_1970()).unwrap_or(0);
+        let end = Instant::now() + FILLING_MAX;
         let options = ChatOptions {
             add_generation_prompt: self.add_generation_prompt,
-            variables: self.variables.clone(),
+            variables,
             now: Some(LocalTime::from_seconds(now)),
+            deadline: Some(Deadline::new(move || Instant::now() >= end)),
             ..ChatOptions::default()
         };
-        Ok(template(words)?.render(&words.tokenizer, &self.messages, &options)?)
+        let rendered = template.render(&words.tokenizer, &checked.messages, &options)?;
+        checked.check_calls_are_told(template, rendered.text())?;
+        Ok(rendered)
     }
 
     /// The conversation's tokens. Control tokens come from the template alone, whatever the messages say.
     ///
     /// # Errors
     /// As [`Self::render`].
-    pub fn tokens(&self, words: &Words) -> Result<Vec<u32>, ApiError> {
+    pub fn tokens(self, words: &Words) -> Result<Vec<u32>, ApiError> {
         Ok(self.render(words)?.encode(&words.tokenizer))
     }
 }
@@ -84,47 +120,5 @@ fn template(words: &Words) -> Result<&ChatTemplate, ApiError> {
     }
 }
 
-/// A message with its content as one text; other fields stay for templates that look for them.
-fn message(index: usize, value: Value) -> Result<Message, ApiError> {
-    let Some(mut fields) = Map::from_field(value) else {
-        return Err(ApiError::invalid(format!("messages[{index}]: needs an object")));
-    };
-    match fields.get_mut("role") {
-        // OpenAI's newer name, which templates do not know.
-        Some(Value::String(role)) if role == "developer" => "system".clone_into(role),
-        Some(Value::String(_)) => {}
-        _ => return Err(ApiError::invalid(format!("messages[{index}].role: needs a string"))),
-    }
-    let content = match fields.remove("content") {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => text_of(index, parts)?,
-        Some(_) => {
-            return Err(ApiError::invalid(format!(
-                "messages[{index}].content: needs a string, an array of parts, or null"
-            )));
-        }
-    };
-    fields.insert("content".into(), content.into());
-    Ok(Message::from_fields(fields))
-}
-
-/// The texts of a content's parts, a line break between them.
-fn text_of(message: usize, parts: Vec<Value>) -> Result<String, ApiError> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for (index, part) in parts.into_iter().enumerate() {
-        let place = format!("messages[{message}].content[{index}]");
-        match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
-            (Some("text"), Some(text)) => texts.push(text.to_owned()),
-            (Some("text"), None) => return Err(ApiError::invalid(format!("{place}.text: needs a string"))),
-            (Some(other), _) => {
-                let other: String = other.chars().take(40).collect();
-                return Err(ApiError::invalid(format!(
-                    "{place}: parts of type {other:?} are not supported, only text"
-                )));
-            }
-            (None, _) => return Err(ApiError::invalid(format!("{place}.type: needs a string"))),
-        }
-    }
-    Ok(texts.join("\n"))
-}
+#[cfg(test)]
+mod tests;

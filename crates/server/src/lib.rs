@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod logit_bias;
 mod memory;
+mod messages;
 mod openapi;
 mod options;
 mod pool;

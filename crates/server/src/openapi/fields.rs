@@ -123,10 +123,18 @@ pub fn conversation() -> Vec<Field> {
             "The conversation, oldest message first.",
         ),
         Field::switch("add_generation_prompt", true, "Whether the text ends where the model's answer begins."),
-        Field::of("chat_template_kwargs", json!({"type": "object"}), "Variables that the template sees."),
+        Field::of(
+            "chat_template_kwargs",
+            json!({"type": "object"}),
+            "Variables that the template sees. Names that the renderer gives it are refused: messages, tools, bos_token and the like.",
+        ),
         Field::unsupported_unless("continue_final_message", json!([false]), "going on with the last message"),
+        Field::of("reasoning_effort", json!({"enum": ["none"]}), EFFORT),
+        Field::of("verbosity", json!({"enum": ["medium"]}), EFFORT),
     ]
 }
+
+const EFFORT: &str = "A variable of the model's chat template: any string, if the template reads it; otherwise only what asks for nothing.";
 
 /// How tokens are chosen.
 pub fn sampling() -> Vec<Field> {
@@ -303,8 +311,6 @@ pub fn chat() -> Vec<Field> {
         Field::unsupported_unless("parse_tool_calls", json!([false]), tools),
     ];
     let later = [
-        ("reasoning_effort", "an effort of thinking"),
-        ("verbosity", "a length of the answer"),
         ("audio", "sound"),
         ("prediction", "a predicted answer"),
         ("web_search_options", "a search of the web"),

@@ -29,16 +29,17 @@ fn within_requests() -> Named {
     let bias = json!({"anyOf": [number(), {"const": false}]});
     let pair = json!({"type": "array", "prefixItems": [token, bias], "items": false, "minItems": 2});
     let part = json!({
-        "description": "A part of a message; only text is supported.",
+        "description": "A part of a message; only text is supported, and in the assistant's messages parts of type refusal, which have one instead.",
         "type": "object",
         "properties": {"type": {"const": "text"}, "text": text()},
         "required": ["type", "text"],
     });
     let message = json!({
-        "description": "A message. Other fields are left to templates that look for them.",
+        "description": "A message. name, reasoning_content, tool_calls of the assistant and tool_call_id reach templates that read them; a refusal is \
+            content; annotations change nothing. Other fields are refused unless the model's template reads them, and so are calls that it leaves out.",
         "type": "object",
         "properties": {
-            "role": {"type": "string", "description": "Who speaks; the template says which roles it knows. developer is system."},
+            "role": {"enum": ["system", "developer", "user", "assistant", "tool"], "description": "Who speaks. developer is system."},
             "content": {"anyOf": [text(), array(named("TextPart")), {"type": "null"}]},
         },
         "required": ["role"],

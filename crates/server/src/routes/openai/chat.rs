@@ -149,8 +149,7 @@ fn take_later_features(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     // Nothing is taken out of the text here, which is what both of these mean without a format to take it from.
     fields.unsupported("reasoning_format", plain)?;
     fields.unsupported("parse_tool_calls", |value| *value == Value::Bool(false))?;
-    for name in ["reasoning_effort", "verbosity", "audio", "prediction", "web_search_options", "thinking_budget_tokens"]
-    {
+    for name in ["audio", "prediction", "web_search_options", "thinking_budget_tokens"] {
         fields.unsupported(name, |_| false)?;
     }
     Ok(())
