@@ -9,12 +9,16 @@
 //! string constants, are left unmarked where the messages have them. The result must read, doubles undone, exactly as
 //! with the messages as they are; if it does not, the next of [`Marking::ALL`] is tried, which marks less.
 
+use super::patterns::{Patterns, Seen};
 use serde_json::{Map, Value};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 /// Where doubles are taken from: the private use area of plane 16.
 const DOUBLES: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
+
+/// Most bytes of control tokens that are searched for. Vocabularies have far fewer.
+const CONTROL_BYTES_MAX: usize = 256 << 10;
 
 /// Roles and kinds that are part of the format rather than of what someone wrote. Templates compare them, look them up
 /// and build control tokens from them.
@@ -88,9 +92,13 @@ impl Marks {
 
 /// Marks values for one template and vocabulary.
 pub(super) struct Marker<'a> {
-    source: &'a str,
+    /// Words of the template, by which it may look fields up.
+    words: HashSet<&'a str>,
     constants: &'a [String],
+    /// Which constants have to do with control tokens.
+    concerned: Vec<bool>,
     controls: &'a [String],
+    control_patterns: Patterns,
     marks: Marks,
 }
 
@@ -98,21 +106,26 @@ pub(super) struct Marker<'a> {
 pub(super) struct Marked<'a> {
     marker: &'a Marker<'a>,
     marking: Marking,
-    /// The constants that are left unmarked.
+    /// Constants that are left unmarked.
     unmarked: Vec<&'a str>,
-    /// Those of them that have to do with control tokens and were found.
-    found: HashSet<&'a str>,
+    unmarked_patterns: Patterns,
+    /// Those of them that were found.
+    found: Seen,
 }
 
 impl<'a> Marker<'a> {
     /// A marker for what is filled into a template with `source` and `constants`, so that none of `controls` is made of
-    /// it. `values`: all that is filled in. `None` if there are not enough characters for doubles.
+    /// it. `values`: all that is filled in. `None` if there are not enough characters for doubles, or too many control
+    /// tokens to be searched for.
     pub(super) fn new(
         source: &'a str,
         constants: &'a [String],
         controls: &'a [String],
         values: &Map<String, Value>,
     ) -> Option<Self> {
+        if controls.iter().map(String::len).sum::<usize>() > CONTROL_BYTES_MAX {
+            return None;
+        }
         let mut taken: HashSet<char> = HashSet::new();
         let mut take = |text: &str| taken.extend(text.chars().filter(|c| DOUBLES.contains(c)));
         take(source);
@@ -128,7 +141,15 @@ impl<'a> Marker<'a> {
                 marks.originals.insert(double, c);
             }
         }
-        Some(Self { source, constants, controls, marks })
+        let control_patterns = Patterns::new(controls.iter().map(String::as_str));
+        let constant_patterns = Patterns::new(constants.iter().map(String::as_str));
+        let mut in_controls = constant_patterns.unseen();
+        controls.iter().for_each(|control| constant_patterns.see(control, &mut in_controls));
+        let in_controls = constant_patterns.seen(&in_controls);
+        let concerns = |(constant, is_part): (&String, bool)| is_part || control_patterns.is_in(constant);
+        let concerned = constants.iter().zip(in_controls).map(concerns).collect();
+        let words = source.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        Some(Self { words, constants, concerned, controls, control_patterns, marks })
     }
 
     pub(super) fn marks(&self) -> &Marks {
@@ -137,25 +158,19 @@ impl<'a> Marker<'a> {
 
     /// `values`, marked, and the control tokens that must not be parsed.
     pub(super) fn mark(&'a self, values: &Map<String, Value>, marking: Marking) -> (Map<String, Value>, Vec<&'a str>) {
-        let constants = self.constants.iter().map(String::as_str);
-        let unmarked = constants.filter(|constant| marking.all_constants || !self.concerns_controls(constant));
-        let mut marked = Marked { marker: self, marking, unmarked: unmarked.collect(), found: HashSet::new() };
+        let constants = self.constants.iter().map(String::as_str).zip(&self.concerned);
+        let unmarked = constants.filter(|(_, concerned)| marking.all_constants || !**concerned);
+        let unmarked: Vec<&str> = unmarked.map(|(constant, _)| constant).collect();
+        let unmarked_patterns = Patterns::new(unmarked.iter().copied());
+        let found = unmarked_patterns.unseen();
+        let mut marked = Marked { marker: self, marking, unmarked, unmarked_patterns, found };
         let values = values.iter().map(|(key, value)| (key.clone(), marked.value(key, value))).collect();
-        let given_up = |control: &&str| {
-            let never_marked = control.chars().all(|c| marked.marked_in_text(c) == c);
-            never_marked || marked.found.iter().any(|found| concern_each_other(found, control))
-        };
-        (values, self.controls.iter().map(String::as_str).filter(given_up).collect())
+        (values, marked.given_up())
     }
 
     /// Whether `key` is a name by which the template may look a field up, and so must stay as it is.
     fn is_name(&self, key: &str) -> bool {
-        let word = key.chars().all(|c| c.is_alphanumeric() || c == '_');
-        word && self.source.contains(key) && !self.controls.iter().any(|control| key.contains(control))
-    }
-
-    fn concerns_controls(&self, constant: &str) -> bool {
-        self.controls.iter().any(|control| concern_each_other(constant, control))
+        self.words.contains(key) && !self.control_patterns.is_in(key)
     }
 }
 
@@ -183,31 +198,41 @@ impl<'a> Marked<'a> {
     }
 
     fn text(&mut self, text: &str) -> String {
-        let mut out = String::with_capacity(text.len());
-        let mut unmarked_until = 0;
-        for (at, c) in text.char_indices() {
-            let starting = self.unmarked.iter().filter(|constant| text[at..].starts_with(**constant));
-            let mut longest = 0;
-            for &constant in starting {
-                longest = longest.max(constant.len());
-                if self.marking.all_constants {
-                    self.found.insert(constant);
-                }
-            }
-            unmarked_until = unmarked_until.max(at + longest);
-            out.push(if at < unmarked_until { c } else { self.marked_in_text(c) });
+        if self.marking.all_constants {
+            self.unmarked_patterns.see(text, &mut self.found);
         }
-        out
+        // Bytes before each place that belong to an unmarked constant which ends there.
+        let mut unmarked_before = vec![0_u32; text.len() + 1];
+        self.unmarked_patterns.ends(text, |end, bytes| unmarked_before[end] = u32::try_from(bytes).unwrap_or(u32::MAX));
+        let mut reach = 0;
+        for bytes in unmarked_before.iter_mut().rev() {
+            reach = u32::max(reach, *bytes);
+            *bytes = reach;
+            reach = reach.saturating_sub(1);
+        }
+        let is_unmarked = |at: usize| unmarked_before[at + 1] > 0;
+        let double = |(at, c): (usize, char)| if is_unmarked(at) { c } else { self.marked_in_text(c) };
+        text.char_indices().map(double).collect()
     }
 
     fn marked_in_text(&self, c: char) -> char {
         if self.marking.only_symbols && c.is_alphanumeric() { c } else { self.marker.marks.mark(c) }
     }
-}
 
-/// Whether one is part of the other.
-fn concern_each_other(one: &str, other: &str) -> bool {
-    one.contains(other) || other.contains(one)
+    /// Control tokens that are never marked, or have to do with an unmarked constant that was found.
+    fn given_up(&self) -> Vec<&'a str> {
+        let found = self.unmarked.iter().zip(self.unmarked_patterns.seen(&self.found));
+        let found: Vec<&str> = found.filter(|(_, found)| *found).map(|(constant, _)| *constant).collect();
+        let found_patterns = Patterns::new(found.iter().copied());
+        let mut in_found = self.marker.control_patterns.unseen();
+        found.iter().for_each(|constant| self.marker.control_patterns.see(constant, &mut in_found));
+        let in_found = self.marker.control_patterns.seen(&in_found);
+        let controls = self.marker.controls.iter().map(String::as_str).zip(in_found);
+        let is_given_up = |(control, is_part): &(&str, bool)| {
+            *is_part || control.chars().all(|c| self.marked_in_text(c) == c) || found_patterns.is_in(control)
+        };
+        controls.filter(is_given_up).map(|(control, _)| control).collect()
+    }
 }
 
 /// Calls `visit` with every string and every key in `value`, and with `key`.

@@ -10,6 +10,7 @@
 mod jinja;
 mod local_time;
 mod marks;
+mod patterns;
 mod template;
 
 pub use local_time::LocalTime;

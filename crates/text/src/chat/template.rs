@@ -3,6 +3,7 @@
 use super::jinja::{Fault, Filled, Filling, Limits, Template, Trouble};
 use super::local_time::LocalTime;
 use super::marks::{Marker, Marking, Marks};
+use super::patterns::Patterns;
 use crate::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -416,12 +417,12 @@ fn unmarked_ranges(marked: &str, text: &str, marks: &Marks) -> Option<Vec<Range<
     of_text.next().is_none().then_some(ranges)
 }
 
-/// `ranges` without the first character of each place where `text` spells one of `controls`.
+/// `ranges` without the last character of each place where `text` spells one of `controls`.
 fn without(ranges: Vec<Range<usize>>, text: &str, controls: &[&str]) -> Vec<Range<usize>> {
-    let mut holes: Vec<usize> =
-        controls.iter().flat_map(|control| text.match_indices(control)).map(|(at, _)| at).collect();
-    holes.sort_unstable();
-    holes.dedup();
+    let mut holes = Vec::new();
+    Patterns::new(controls.iter().copied()).ends(text, |end, _| {
+        holes.extend(text[..end].char_indices().next_back().map(|(at, _)| at));
+    });
     let mut parts = Vec::with_capacity(ranges.len() + holes.len());
     for range in ranges {
         let mut start = range.start;

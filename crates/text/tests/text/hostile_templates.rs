@@ -418,3 +418,17 @@ fn a_bound_that_is_broken_names_its_line() {
     let late = failure("{{ 1 }}", &late);
     assert!(matches!(late, ChatError::Deadline { .. }), "{late}");
 }
+
+#[test]
+fn messages_are_traced_past_many_constants_that_look_alike() {
+    let tokenizer = chat_tokenizer(random::bytes_only("gpt-2"));
+    let constants: String =
+        (1..300).map(|length| format!("{{% if m == '{}' %}}{{% endif %}}", "a".repeat(length))).collect();
+    let template = ChatTemplate::new(&format!("{constants}{{{{ messages[0].content }}}}<s>")).expect("a good template");
+    // One by one, each character is compared with 45,000 others: this would not end.
+    let said = "a".repeat(1 << 20);
+    let rendered =
+        template.render(&tokenizer, &[Message::new("user", &said)], &ChatOptions::default()).expect("a text");
+    assert_eq!(rendered.text().len(), said.len() + 3);
+    assert_eq!(rendered.encode(&tokenizer).last(), Some(&256));
+}
