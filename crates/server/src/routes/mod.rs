@@ -4,6 +4,7 @@ mod admin;
 mod completion;
 mod health;
 mod metrics;
+mod missing;
 mod models;
 mod openai;
 pub mod page;
@@ -34,7 +35,7 @@ pub fn router(app: Arc<App>) -> Router {
     }
     router
         .merge(page::routes())
-        .fallback(no_such_route)
+        .fallback(missing::no_such_route)
         .method_not_allowed_fallback(wrong_method)
         // The guard has read the body, within limits of its own.
         .layer(DefaultBodyLimit::disable())
@@ -62,10 +63,6 @@ fn handler(action: Action) -> MethodRouter<Arc<App>> {
 
 async fn document() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi::text()).into_response()
-}
-
-async fn no_such_route(uri: Uri) -> ApiError {
-    ApiError::new(ErrorKind::NotFound, format!("there is no {}", uri.path()))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
