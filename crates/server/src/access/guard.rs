@@ -67,7 +67,8 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
     if access.is_open() && access.exposure == Exposure::Local && !names_this_machine(request.uri(), request.headers()) {
         return Err(ApiError::new(
             ErrorKind::Permission,
-            "this server has no keys and answers only to localhost and to addresses: the Host header names something else",
+            "this server has no keys and answers only to localhost and to addresses: the Host header names something else. \
+             Ask by an address, or start it with keys (--api-key-file): then it answers to any name",
         ));
     }
     if *asker == Asker::Foreign {

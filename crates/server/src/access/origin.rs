@@ -17,7 +17,8 @@ pub struct Origins {
 /// An origin that cannot be compared with what browsers send.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no origin: an origin is a scheme, a host and perhaps a port, as in https://example.org:8443, or * for all"
+    "{0:?} is no origin: an origin is a scheme, a host and perhaps a port, as in https://example.org:8443 or \
+     tauri://localhost, or * for all"
 )]
 pub struct NoOrigin(pub String);
 
@@ -42,7 +43,7 @@ impl Origins {
             self.any = true;
             return Ok(());
         }
-        let authority = authority_of(origin).filter(|authority| !authority.is_empty());
+        let authority = authority_of_any(origin).filter(|authority| !authority.is_empty());
         let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@\\".contains(&b));
         if !authority.is_some_and(is_plain) {
             return Err(NoOrigin(origin.to_owned()));
@@ -117,7 +118,19 @@ fn only(headers: &HeaderMap) -> Option<&str> {
     }
 }
 
-/// What follows the scheme.
+/// Schemes of addresses whose pages have no origin that could be listed.
+const WITHOUT_ORIGIN: [&str; 8] = ["about", "blob", "data", "file", "ftp", "javascript", "ws", "wss"];
+
+/// What follows the scheme, which may be one of an application's own.
+fn authority_of_any(origin: &str) -> Option<&str> {
+    let (scheme, authority) = origin.split_once("://")?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.bytes().all(is_plain);
+    let has_origin = !WITHOUT_ORIGIN.iter().any(|other| other.eq_ignore_ascii_case(scheme));
+    (is_scheme && has_origin).then_some(authority)
+}
+
+/// What follows the scheme of a web page.
 fn authority_of(origin: &str) -> Option<&str> {
     ["http://", "https://"].iter().find_map(|scheme| {
         let (start, rest) = origin.split_at_checked(scheme.len())?;
@@ -181,9 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_applications_may_be_listed() {
+        let mut origins = Origins::default();
+        for origin in ["vscode-file://vscode-app", "tauri://localhost", "chrome-extension://abc"] {
+            let asker = |origins: &Origins| origins.asker(&headers(&[("host", "127.0.0.1:9931"), ("origin", origin)]));
+            assert_eq!(asker(&origins), Asker::Foreign, "{origin}");
+            origins.add(origin).unwrap();
+            assert_eq!(asker(&origins), Asker::Allowed(origin.parse().unwrap()));
+        }
+    }
+
+    #[test]
     fn what_no_browser_sends_is_no_origin() {
-        for text in ["", "example.org", "https://", "https://a/", "https://a/b", "ftp://a", "null", "https://u@a", "**"]
-        {
+        let texts =
+            ["", "example.org", "https://", "https://a/", "https://a/b", "ftp://a", "null", "https://u@a", "**"];
+        for text in texts.into_iter().chain(["file://x", "://a", "1a://b", "tauri://", "tauri://a/b"]) {
             assert_eq!(Origins::default().add(text), Err(NoOrigin(text.into())));
         }
     }
