@@ -8,7 +8,8 @@ use muser_engine::engine::SubmitError;
 
 use muser_host::Refused;
 
-/// A refusal, `{"error": {"code", "message", "type"}}` with what else the kind of error has.
+/// A refusal, `{"error": {"code", "message", "type"}}` with what else the kind of error has: a 400 has `param`, the field
+/// that it is about, or null.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     kind: ErrorKind,
@@ -100,9 +101,25 @@ impl ApiError {
         Self { kind, message: message.into(), more: Map::new(), retry_after_seconds: None }
     }
 
-    /// The request makes no sense.
+    /// The request makes no sense. A message about a field begins with its place and a colon, `messages[0].role: …`.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::InvalidRequest, message)
+        let message = message.into();
+        let is_place = |text: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.[]".contains(&byte);
+            text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(plain)
+        };
+        let place = message.split_once(": ").map(|(place, _)| place.to_owned()).filter(|place| is_place(place));
+        let error = Self::new(ErrorKind::InvalidRequest, message);
+        match place {
+            Some(place) => error.about(place),
+            None => error,
+        }
+    }
+
+    /// With the field that it is about, where the message does not begin with it.
+    #[must_use]
+    pub fn about(self, field: impl Into<String>) -> Self {
+        self.with("param", field.into())
     }
 
     /// The prompt cannot fit the context, as the message says.
@@ -142,6 +159,9 @@ impl ApiError {
     pub fn body(&self) -> Value {
         let (code, name) = self.kind.code_and_name();
         let mut error = json!({"code": code.as_u16(), "message": self.message, "type": name});
+        if code == StatusCode::BAD_REQUEST {
+            error["param"] = Value::Null;
+        }
         if let Value::Object(fields) = &mut error {
             fields.extend(self.more.clone());
         }

@@ -290,14 +290,17 @@ impl<'a> Fields<'a> {
         let Some((name, _)) = self.left.into_iter().find(|(_, raw)| raw.get() != "null") else { return Ok(()) };
         self.known.sort_unstable();
         self.known.dedup();
-        let similar = self.known.iter().map(|known| (distance(&name, known), *known)).min();
+        let similar = self.known.iter().filter(|known| !are_opposites(&name, known));
+        let similar = similar.map(|known| (distance(&name, known), *known)).min();
         let hint = match similar {
             Some((distance, known)) if distance <= 2 => format!(" (did you mean {known}?)"),
             _ => String::new(),
         };
-        let shown = shortened(&Value::String(name));
+        let shown = shortened(&Value::String(name.clone()));
         let place = self.place.strip_suffix('.').map_or_else(String::new, |place| format!("{place}: "));
-        Err(ApiError::invalid(format!("{place}there is no field {shown}{hint}")).with("known_fields", self.known))
+        let about = format!("{}{}", self.place, name.chars().take(64).collect::<String>());
+        let error = ApiError::invalid(format!("{place}there is no field {shown}{hint}"));
+        Err(error.about(about).with("known_fields", self.known))
     }
 }
 
@@ -313,6 +316,12 @@ fn shortened(value: &Value) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// True if one name asks for the least of what the other asks for the most.
+fn are_opposites(a: &str, b: &str) -> bool {
+    let least = |name: &str| name.replacen("min", "max", 1);
+    a != b && (least(a) == b || least(b) == a)
 }
 
 /// Edits between two names (Levenshtein); names longer than any field count as far apart.
@@ -372,6 +381,25 @@ mod tests {
         body.take::<f32>("temperature").unwrap();
         assert_eq!(message(body.finish().unwrap_err()), "there is no field \"temprature\" (did you mean temperature?)");
         assert!(fields(&json!({"anything": null})).finish().is_ok());
+        let mut least = fields(&json!({"min_tokens": 1}));
+        least.take::<i64>("max_tokens").unwrap();
+        assert_eq!(message(least.finish().unwrap_err()), "there is no field \"min_tokens\"");
+    }
+
+    #[test]
+    fn a_refusal_tells_the_field_that_it_is_about() {
+        let param = |error: ApiError| error.body()["error"]["param"].clone();
+        assert_eq!(param(fields(&json!({"b": "x"})).take::<bool>("b").unwrap_err()), "b");
+        assert_eq!(param(fields(&json!({"zzz": 1})).finish().unwrap_err()), "zzz");
+        assert_eq!(
+            param(ApiError::invalid("messages[1].content[0].text: needs a string")),
+            "messages[1].content[0].text"
+        );
+        for message in ["the body is no JSON: expected value", "no colon", ": x", "1: x"] {
+            assert_eq!(param(ApiError::invalid(message)), Value::Null, "{message}");
+        }
+        let busy = ApiError::new(crate::error::ErrorKind::RateLimit, "queue: full");
+        assert!(busy.body()["error"].get("param").is_none());
     }
 
     #[test]

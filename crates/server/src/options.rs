@@ -47,6 +47,8 @@ pub struct Options {
     cache_salt: Option<String>,
     /// Answers per prompt.
     pub answers: usize,
+    /// The slot that answers name, if the request says one.
+    pub slot: Option<i64>,
 }
 
 impl Options {
@@ -65,8 +67,8 @@ impl Options {
             cache_prompt: fields.take("cache_prompt")?.unwrap_or(true),
             cache_salt: take_cache_salt(fields)?,
             answers: take_answers(fields, service.settings.answers_max)?,
+            slot: take_slot(fields, service)?,
         };
-        take_slot(fields, service)?;
         take_unsupported(fields)?;
         Ok(options)
     }
@@ -236,10 +238,10 @@ fn take_answers(fields: &mut Fields<'_>, most: usize) -> Result<usize, ApiError>
     Ok(n.or(cmpl).and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
 }
 
-/// A slot may be named, and it changes nothing: every slot finds every prefix that is held.
-fn take_slot(fields: &mut Fields<'_>, service: &Service) -> Result<(), ApiError> {
+/// A slot that answers are to name. It changes nothing else: every slot finds every prefix that is held.
+fn take_slot(fields: &mut Fields<'_>, service: &Service) -> Result<Option<i64>, ApiError> {
     let slots = i64::try_from(service.slots).unwrap_or(i64::MAX);
-    fields.take_within("id_slot", -1, slots - 1).map(drop)
+    Ok(fields.take_within("id_slot", -1, slots - 1)?.filter(|slot| *slot >= 0))
 }
 
 /// Features of other servers, and of this one later: each is refused, unless it asks for nothing.

@@ -40,11 +40,18 @@ pub fn take_sampling(fields: &mut Fields<'_>, service: &Service) -> Result<Sampl
         ("presence_penalty", &mut settings.presence_penalty),
         ("frequency_penalty", &mut settings.frequency_penalty),
     ];
+    let mut repeat_penalty = None;
     for (name, setting) in numbers {
         if let Some(number) = fields.take(name)? {
             *setting = number;
+            repeat_penalty = repeat_penalty.or(Some(number).filter(|_| name == "repeat_penalty"));
         }
     }
+    // Nothing is drawn at temperature 0, so the stage does not matter, and agents send both.
+    if settings.temperature == 0.0 && settings.top_p == 0.0 {
+        settings.top_p = 1.0;
+    }
+    take_repetition_penalty(fields, repeat_penalty, &mut settings)?;
     // The short name that the list of samplers has.
     if let Some(p) = fields.take("typ_p")? {
         settings.typical_p = p;
@@ -74,6 +81,24 @@ pub fn take_sampling(fields: &mut Fields<'_>, service: &Service) -> Result<Sampl
     settings.logit_bias = biases.merged();
     take_neutral(fields)?;
     Ok(settings)
+}
+
+/// vLLM's name of the penalty. Where both names are, they say the same.
+fn take_repetition_penalty(
+    fields: &mut Fields,
+    repeat_penalty: Option<f32>,
+    settings: &mut SamplingSettings,
+) -> Result<(), ApiError> {
+    let Some(penalty) = fields.take::<f32>("repetition_penalty")? else { return Ok(()) };
+    if penalty <= 0.0 {
+        return Err(ApiError::invalid(format!("repetition_penalty: needs to be above 0, and is {penalty}")));
+    }
+    if let Some(other) = repeat_penalty.filter(|other| *other != penalty) {
+        let message = format!("repetition_penalty: is {penalty}, and repeat_penalty is {other}: which one?");
+        return Err(ApiError::invalid(message));
+    }
+    settings.repeat_penalty = penalty;
+    Ok(())
 }
 
 /// The largest seed that every client can read back exactly: above it, JSON readers with one type of number round.

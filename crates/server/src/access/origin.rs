@@ -197,7 +197,9 @@ mod tests {
     fn pages_of_applications_may_be_listed() {
         let mut origins = Origins::default();
         for origin in ["vscode-file://vscode-app", "tauri://localhost", "chrome-extension://abc"] {
-            let asker = |origins: &Origins| origins.asker(&headers(&[("host", "127.0.0.1:9931"), ("origin", origin)]));
+            let asker = |origins: &Origins| {
+                origins.asker(&Method::GET, &headers(&[("host", "127.0.0.1:9931"), ("origin", origin)]))
+            };
             assert_eq!(asker(&origins), Asker::Foreign, "{origin}");
             origins.add(origin).unwrap();
             assert_eq!(asker(&origins), Asker::Allowed(origin.parse().unwrap()));

@@ -24,7 +24,8 @@ fn text_of(template: &str, body: Value) -> Result<String, String> {
         ..Words::load(&files.metadata(), 4096).unwrap()
     };
     let told = |error: ApiError| error.body()["error"]["message"].as_str().unwrap().to_owned();
-    let mut fields = Fields::parse(body.to_string().as_bytes()).map_err(told)?;
+    let body = body.to_string();
+    let mut fields = Fields::parse(body.as_bytes()).map_err(told)?;
     let conversation = Conversation::take(&mut fields).map_err(told)?;
     fields.finish().map_err(told)?;
     conversation.render(&words).map(|rendered| rendered.text().to_owned()).map_err(told)

@@ -151,7 +151,11 @@ pub fn sampling() -> Vec<Field> {
             json!({"type": "integer"}),
             "Keeps this many of the likeliest tokens; 0 and below keep all.",
         ),
-        of_server("top_p", share(), "Keeps the likeliest tokens up to this probability in sum."),
+        of_server(
+            "top_p",
+            share(),
+            "Keeps the likeliest tokens up to this probability in sum. With temperature 0 it may be 0 as well.",
+        ),
         of_server(
             "min_p",
             json!({"type": "number", "minimum": 0, "maximum": 1}),
@@ -163,6 +167,11 @@ pub fn sampling() -> Vec<Field> {
             "repeat_penalty",
             json!({"type": "number", "exclusiveMinimum": 0}),
             "Makes tokens that occurred less likely above 1.",
+        ),
+        Field::of(
+            "repetition_penalty",
+            json!({"type": "number", "exclusiveMinimum": 0}),
+            "Another name of repeat_penalty; if both are there, both say the same.",
         ),
         of_server("repeat_last_n", whole(-1), "How many of the last tokens the penalties look at; -1 for all."),
         of_server("presence_penalty", number(), "Is taken from the logit of a token that occurred."),
@@ -235,7 +244,7 @@ pub fn options() -> Vec<Field> {
         Field::of("cache_salt", salt, "Divides that further: only requests with the same salt use what each other computed."),
         Field::of("n", answers.clone(), "Answers to each prompt, each with the seed after the one before. The server limits the answers of one request.").default(1),
         Field::of("n_cmpl", answers, "Another name of n, which counts if both are there.").default(1),
-        Field::of("id_slot", whole(-1), "A slot of the server, which changes nothing: every slot finds every prefix.").default(-1),
+        Field::of("id_slot", whole(-1), "A slot of the server, which llama.cpp's answers then name. It changes nothing else: every slot finds every prefix.").default(-1),
     ];
     let later = [
         ("grammar", "a grammar of the answer"),
@@ -340,7 +349,16 @@ pub fn meaningless() -> Vec<Field> {
         Field::ignored("model", "There is one model, whatever it is called."),
         Field::unsupported_unless("store", json!([false]), "keeping answers"),
     ];
-    let names = ["user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"];
+    let names = [
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "session_id",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+    ];
     fields.extend(names.map(|name| Field::ignored(name, "Means nothing to one model on one machine.")));
     fields
 }

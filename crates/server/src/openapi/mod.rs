@@ -211,6 +211,7 @@ fn error() -> Value {
         "code": described(json!({"enum": codes}), "The status."),
         "message": described(string(), "For people: which field, what is wrong, what is needed."),
         "type": {"enum": names},
+        "param?": described(fields::or_null(string()), "With code 400: the field that it is about, or null."),
         "known_fields?": described(array(string()), "All fields that the route takes, if the request has an unknown one."),
         "n_prompt_tokens?": described(integer(), "Tokens of a prompt that does not fit."),
         "n_ctx?": described(integer(), "Tokens that the context holds."),

@@ -246,6 +246,7 @@ fn of_openai() -> Named {
         "completion_tokens": integer(),
         "total_tokens": integer(),
         "prompt_tokens_details": object(&json!({"cached_tokens": integer()})),
+        "completion_tokens_details": object(&json!({"reasoning_tokens": integer()})),
     }));
     let text_logprobs = object(&json!({
         "tokens": array(text()),

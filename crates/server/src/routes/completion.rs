@@ -42,6 +42,7 @@ struct Native {
     return_tokens: bool,
     return_progress: bool,
     timings_per_token: bool,
+    slot: Option<i64>,
     /// Paths of the fields that the last object is to have; empty for all.
     response_fields: Vec<String>,
 }
@@ -90,6 +91,7 @@ fn read(service: &Arc<Service>, body: &[u8]) -> Result<Asked, ApiError> {
         return_tokens: fields.take("return_tokens")?.unwrap_or(false),
         return_progress: options.return_progress,
         timings_per_token: options.timings_per_token,
+        slot: options.slot,
         response_fields: fields.take_bounded("response_fields", Bounds::RESPONSE_FIELDS)?.unwrap_or_default(),
     };
     // One model, whatever it is called.
@@ -147,7 +149,7 @@ impl Dialect for Native {
             "content": "",
             "tokens": [],
             "stop": false,
-            "id_slot": -1,
+            "id_slot": self.slot.unwrap_or(-1),
             "tokens_predicted": 0,
             "tokens_evaluated": progress.total,
             "prompt_progress": prompt_progress(progress),
@@ -161,6 +163,11 @@ impl Dialect for Native {
 }
 
 impl Native {
+    /// The slot that was asked for, or else the one that it has.
+    fn slot(&self, generation: &Generation) -> Value {
+        self.slot.map_or_else(|| json!(generation.slot()), Value::from)
+    }
+
     fn chunk(&self, index: usize, generation: &Generation, piece: &Piece) -> Value {
         let usage = generation.usage();
         let ids: Vec<u32> = piece.tokens.iter().map(|token| token.token).collect();
@@ -169,7 +176,7 @@ impl Native {
             "content": piece.text,
             "tokens": ids,
             "stop": false,
-            "id_slot": generation.slot(),
+            "id_slot": self.slot(generation),
             "tokens_predicted": usage.generated,
             "tokens_evaluated": usage.prompt,
         });
@@ -203,7 +210,7 @@ impl Native {
             "index": index,
             "content": piece.text,
             "tokens": ids.iter().map(|token| token.token).collect::<Vec<_>>(),
-            "id_slot": generation.slot(),
+            "id_slot": self.slot(generation),
             "stop": true,
             "model": self.service.settings.alias,
             "tokens_predicted": usage.generated,

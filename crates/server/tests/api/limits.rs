@@ -277,7 +277,8 @@ fn usage_adds_up_on_every_way() {
             if way.route != Route::Native {
                 let usage = json!({"prompt_tokens": prompt, "completion_tokens": generated,
                                    "total_tokens": prompt + generated,
-                                   "prompt_tokens_details": {"cached_tokens": count("cache_n")}});
+                                   "prompt_tokens_details": {"cached_tokens": count("cache_n")},
+                                   "completion_tokens_details": {"reasoning_tokens": 0}});
                 assert_eq!(last["usage"], usage, "{way:?}");
             }
         }

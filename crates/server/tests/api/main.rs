@@ -4,6 +4,7 @@ mod access;
 mod budgets;
 mod cases;
 mod client;
+mod clients;
 mod completion;
 mod connections;
 mod exact;

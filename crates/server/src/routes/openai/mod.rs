@@ -85,7 +85,9 @@ fn take_include_usage(fields: &mut Fields<'_>, stream: bool) -> Result<bool, Api
 
 /// Takes the fields that OpenAI's clients may send and that mean nothing to one model on one machine.
 fn take_meaningless(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    fields.accept(&["model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"])?;
+    fields.accept(&["model", "user", "metadata", "service_tier", "safety_identifier", "session_id"])?;
+    // Where and how long prefixes are kept is the server's to say.
+    fields.accept(&["prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"])?;
     fields.unsupported("store", |value| *value == Value::Bool(false))
 }
 
@@ -100,6 +102,8 @@ fn usage(generations: &[&Generation], answers_per_prompt: usize) -> Value {
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
         "prompt_tokens_details": {"cached_tokens": reused},
+        // What a model thinks is part of its text here.
+        "completion_tokens_details": {"reasoning_tokens": 0},
     })
 }
 
