@@ -58,6 +58,7 @@ fn run() -> Result<(), Failure> {
         Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Quantize(args) => commands::quantize::run(args, &interrupt()?),
+        Command::MakeModel(args) => commands::make_model::run(args, &interrupt()?),
         Command::Logits(args) => commands::logits::run(args, &interrupt()?),
         Command::Bench(args) => commands::bench::run(args, &interrupt()?),
         Command::Tokenize(args) => commands::tokenize::run(args),

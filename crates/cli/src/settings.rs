@@ -80,6 +80,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write a GGUF file with other weight types.
     Quantize(QuantizeArgs),
+    /// Write a model of a published size with random weights, to measure with where the real weights are not to be had.
+    MakeModel(MakeModelArgs),
     /// Write the full logits of every position: the tool by which anyone compares bits.
     Logits(LogitsArgs),
     /// Measure prefill and decode, tokens per second.
@@ -332,6 +334,32 @@ pub struct QuantizeArgs {
     /// Threads that compute [default: one per core].
     #[arg(short, long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<NonZeroUsize>,
+}
+
+/// `muser make-model`.
+#[derive(Args, Debug)]
+pub struct MakeModelArgs {
+    /// GGUF file to write; must not exist.
+    pub output: PathBuf,
+    /// Model whose sizes and tensor types the file has.
+    #[arg(long, value_enum, value_name = "MODEL")]
+    pub like: LikeModel,
+    /// Seed of the weights: the same one gives the same file.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Threads that compute [default: one per core].
+    #[arg(short, long, value_name = "N", value_parser = thread_count)]
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// Model that a random one is made like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LikeModel {
+    /// Muse Glimmer 30B: 16.8 GB.
+    #[value(name = "muse-30b")]
+    Muse30b,
+    /// The model that ships with muser: 19 MB.
+    GlimmerMini,
 }
 
 /// `muser logits`.

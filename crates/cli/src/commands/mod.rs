@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod enroll;
 pub mod inspect;
 pub mod logits;
+pub mod make_model;
 pub mod plan;
 pub mod produce;
 pub mod pull;

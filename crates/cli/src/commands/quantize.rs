@@ -104,7 +104,8 @@ pub fn run(args: &QuantizeArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     Ok(())
 }
 
-fn refuse_existing(path: &Path) -> Result<(), QuantizeFailure> {
+/// Refuses to replace what is at `path`.
+pub(super) fn refuse_existing(path: &Path) -> Result<(), QuantizeFailure> {
     match fs::symlink_metadata(path) {
         Ok(_) => Err(QuantizeFailure::OutputExists(path.to_owned())),
         Err(_) => Ok(()),

@@ -10,5 +10,7 @@ mod spec;
 mod tensors;
 mod tokenizer;
 
+pub(crate) use tokenizer::byte_characters;
+
 pub use spec::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, repeating_pattern};
 pub use tensors::{GenerateError, Quantise, Storage, generate, glimmer_30b, header};

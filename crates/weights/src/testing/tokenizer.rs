@@ -61,7 +61,7 @@ pub(super) fn set_keys(writer: &mut GgufWriter, vocab: u32) -> Result<(), Genera
 
 /// The characters that stand for the 256 bytes, in the order GPT-2 numbers them: first the bytes that are printable in
 /// Latin-1, as themselves, then the others as the characters from U+0100 on.
-pub(super) fn byte_characters() -> impl Iterator<Item = char> {
+pub(crate) fn byte_characters() -> impl Iterator<Item = char> {
     let others = (0..=u8::MAX).filter(|byte| !is_printable(*byte)).count();
     (0..=u8::MAX).filter(|byte| is_printable(*byte)).map(char::from).chain(('\u{100}'..).take(others))
 }
