@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::layout::PAGE_ROWS;
 use crate::makers::Makers;
-use crate::page::Page;
+use crate::page::{Page, next_stamp};
 use crate::pool::{OutOfPages, PagePool};
 use crate::spec::{CacheSpec, PageSet, pages_over};
 
@@ -24,6 +24,7 @@ pub struct SequenceCache {
     pub(crate) layers: Vec<PageRun>,
     pub(crate) rows: usize,
     pub(crate) pending: usize,
+    lineage: u64,
     /// Of all pages that it began with; those that it adds depend on them.
     pub(crate) makers: Makers,
 }
@@ -84,12 +85,18 @@ impl SequenceCache {
         let layers = (0..spec.layers().len())
             .map(|layer| PageRun { first: 0, pages: Vec::with_capacity(room(layer)) })
             .collect();
-        Self { spec, pool, layers, rows: 0, pending: 0, makers: Makers::default() }
+        Self { spec, pool, layers, rows: 0, pending: 0, lineage: next_stamp(), makers: Makers::default() }
     }
 
     /// The cache's shape.
     pub fn spec(&self) -> &Arc<CacheSpec> {
         &self.spec
+    }
+
+    /// Number of the cache's history, unique in this process. As long as it is the same, a page that the cache held and still
+    /// holds is the same page in the same place, and has changed by rows appended to it at most.
+    pub fn lineage(&self) -> u64 {
+        self.lineage
     }
 
     /// The other machines that any of its pages may depend on, those behind the window included.
@@ -209,6 +216,7 @@ impl SequenceCache {
 
     /// Drops the pages behind `rows` and zeroes the unused rows of the last page, which must not be shared.
     pub(crate) fn cut(&mut self, rows: usize) {
+        self.lineage = next_stamp();
         let (layout, end) = (self.spec.layout(), pages_over(rows));
         for run in &mut self.layers {
             run.drop_from(end);

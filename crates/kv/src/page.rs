@@ -37,8 +37,8 @@ pub(crate) struct Buffer {
     hint: AtomicU64,
 }
 
-/// A number that no page has had yet.
-fn next_stamp() -> u64 {
+/// A number that no page and no cache has had yet.
+pub(crate) fn next_stamp() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Only uniqueness matters: whoever compares stamps got the page through something that synchronises.
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -33,6 +33,29 @@ fn a_rewound_sequence_continues_as_one_that_never_had_the_rejected_rows() {
 }
 
 #[test]
+fn a_cache_keeps_its_lineage_while_it_grows_and_takes_another_when_rows_are_taken_back() {
+    let (spec, pool) = (spec(&[100], 4096), PagePool::new(1 << 30));
+    let mut cache = filled(&spec, &pool, 100);
+    let grown = cache.lineage();
+    append(&mut cache, 500, 0);
+    assert_eq!(cache.lineage(), grown, "growth, and pages dropped behind the window");
+    let mut seen = vec![grown, filled(&spec, &pool, 100).lineage(), cache.fork(576).unwrap().lineage()];
+    cache.truncate(590).unwrap();
+    seen.push(cache.lineage());
+    cache.truncate(576).unwrap();
+    seen.push(cache.lineage());
+    cache.begin(10).unwrap();
+    cache.abandon();
+    seen.push(cache.lineage());
+    cache.begin(10).unwrap();
+    cache.commit(3).unwrap();
+    seen.push(cache.lineage());
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 7);
+}
+
+#[test]
 fn a_rewind_to_a_window_no_longer_held_is_refused_and_names_the_limit() {
     let (spec, pool) = (spec(&[256, 100], 4096), PagePool::new(1 << 30));
     let mut cache = filled(&spec, &pool, 1000);

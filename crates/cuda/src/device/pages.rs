@@ -30,6 +30,7 @@ pub(super) struct PageStore {
     slabs: Vec<DeviceBuffer<u8>>,
     slots: Vec<Slot>,
     free: Vec<usize>,
+    evictions: u64,
     step: u64,
     staging: Staging,
 }
@@ -71,6 +72,7 @@ impl PageStore {
             slabs: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
+            evictions: 0,
             step: 0,
             staging: Staging {
                 host: PinnedBuffer::new(context, staged)?,
@@ -110,6 +112,11 @@ impl PageStore {
         };
         self.slots[slot].step = self.step;
         Ok(self.address(slot))
+    }
+
+    /// True if every copy that was found is where it was: none has had to make way yet.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.evictions == 0
     }
 
     /// Records that the device copy of `page`, which this step found, has the page's present content.
@@ -194,6 +201,7 @@ impl PageStore {
             self.slots[slot].stamp = NO_STAMP;
         }
         self.free.extend(&idle);
+        self.evictions += 1;
         !idle.is_empty()
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
-use muser_kv::PageLayout;
+use muser_kv::{LayerSpec, PageLayout};
 use muser_model::SequenceInput;
 
 use super::pages::PageStore;
@@ -27,6 +27,7 @@ pub(super) struct StepState {
     layers: Vec<LayerOfStep>,
     layout: KvLayout,
     table: PageTable,
+    known: Vec<KnownSequence>,
     rows_out: RowsOut,
     /// A step began and its rows did not all reach the host: no copy can be trusted.
     is_open: bool,
@@ -54,6 +55,21 @@ struct LayerOfStep {
     plan: usize,
     /// First entry of its part of the page table.
     table_start: usize,
+}
+
+/// Addresses of a sequence's pages in the step before. They hold as long as its cache has the same lineage and no copy had to
+/// make way, so that a long sequence is not looked through for every token.
+#[derive(Debug)]
+struct KnownSequence {
+    lineage: u64,
+    layers: Vec<KnownLayer>,
+}
+
+/// Addresses of consecutive pages from absolute page `first` on.
+#[derive(Debug, Default)]
+struct KnownLayer {
+    first: usize,
+    addresses: Vec<u64>,
 }
 
 /// Addresses of the step's pages, layer by layer.
@@ -94,6 +110,7 @@ impl StepState {
             plans: Vec::new(),
             layers: Vec::new(),
             layout: KvLayout::Q8,
+            known: Vec::new(),
             table: PageTable { entries: Vec::new(), device: DeviceBuffer::new(context, 0)? },
             rows_out: RowsOut::new(context)?,
             is_open: false,
@@ -104,6 +121,7 @@ impl StepState {
     pub(super) fn begin(&mut self, queue: &mut Queue, batch: &[SequenceInput<'_>]) -> Result<(), DriverError> {
         if self.is_open {
             self.stores.iter_mut().for_each(|store| store.pages.forget());
+            self.known.clear();
         }
         self.is_open = true;
         self.layout = layout_of(batch);
@@ -112,24 +130,82 @@ impl StepState {
         self.rows_out.begin(queue.context(), first.cache.spec().layout(), [layers.len(), self.limits.rows_max])?;
         self.store = self.find_store(queue.context())?;
         self.stores[self.store].pages.begin_step();
-        self.table.entries.clear();
-        self.layers.clear();
         self.plans.iter_mut().for_each(|plan| plan.sequences.clear());
-        for (index, layer) in layers.iter().enumerate() {
-            let plan = self.plan(queue, layer.window, batch)?;
-            self.layers.push(LayerOfStep { plan, table_start: self.table.entries.len() });
-            for (sequence, input) in self.plans[plan].sequences.iter().zip(batch) {
-                let pages = input.cache.pages(index);
-                for page in self.plans[plan].plan.visible_pages(sequence) {
-                    let rows = input.cache.rows().saturating_sub(page * PAGE_ROWS);
-                    let held = &pages.as_slice()[page - pages.first_page()];
-                    let address = self.stores[self.store].pages.find(queue, held, rows)?;
-                    self.table.entries.push(address);
-                }
-            }
+        let was_roomy = self.stores[self.store].pages.is_roomy();
+        self.find_all_pages(queue, layers, batch)?;
+        if was_roomy && !self.stores[self.store].pages.is_roomy() {
+            // A known copy may have made way for another one: nothing is taken as known from here on.
+            self.find_all_pages(queue, layers, batch)?;
         }
         self.stores[self.store].pages.flush(queue)?;
         self.table.upload(queue)
+    }
+
+    /// Makes the page table of the step.
+    fn find_all_pages(
+        &mut self,
+        queue: &mut Queue,
+        layers: &[LayerSpec],
+        batch: &[SequenceInput<'_>],
+    ) -> Result<(), DriverError> {
+        self.table.entries.clear();
+        self.layers.clear();
+        self.recall(batch, layers.len());
+        for (index, layer) in layers.iter().enumerate() {
+            let plan = self.plan(queue, layer.window, batch)?;
+            self.layers.push(LayerOfStep { plan, table_start: self.table.entries.len() });
+            for number in 0..batch.len() {
+                self.find_pages(queue, index, number, batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the sequences of the step in their places among the known ones, and forgets the others.
+    fn recall(&mut self, batch: &[SequenceInput<'_>], layers: usize) {
+        if !self.stores[self.store].pages.is_roomy() {
+            self.known.clear();
+        }
+        let mut before = std::mem::take(&mut self.known);
+        self.known.extend(batch.iter().map(|input| {
+            let lineage = input.cache.lineage();
+            match before.iter().position(|known| known.lineage == lineage && known.layers.len() == layers) {
+                Some(index) => before.swap_remove(index),
+                None => KnownSequence { lineage, layers: (0..layers).map(|_| KnownLayer::default()).collect() },
+            }
+        }));
+    }
+
+    /// Appends the addresses of the pages of layer `index` that sequence `number` sees to the page table.
+    fn find_pages(
+        &mut self,
+        queue: &mut Queue,
+        index: usize,
+        number: usize,
+        batch: &[SequenceInput<'_>],
+    ) -> Result<(), DriverError> {
+        let layer = self.layers[index];
+        let Plan { plan, sequences, .. } = &self.plans[layer.plan];
+        let (pages, rows) = (batch[number].cache.pages(index), batch[number].cache.rows());
+        let visible = plan.visible_pages(&sequences[number]);
+        let known = &mut self.known[number].layers[index];
+        let start = self.table.entries.len();
+        for page in visible.clone() {
+            let address = page.checked_sub(known.first).and_then(|at| known.addresses.get(at)).copied();
+            let address = match address {
+                Some(address) => address,
+                None => {
+                    let held = &pages.as_slice()[page - pages.first_page()];
+                    let rows = rows.saturating_sub(page * PAGE_ROWS);
+                    self.stores[self.store].pages.find(queue, held, rows)?
+                }
+            };
+            self.table.entries.push(address);
+        }
+        known.first = visible.start;
+        known.addresses.clear();
+        known.addresses.extend_from_slice(&self.table.entries[start..]);
+        Ok(())
     }
 
     /// Pages of layer `index` in this step, and the room for attention over them.
