@@ -9,7 +9,10 @@ use muser_model::{DeviceError, Executor, Forward, LoadError, Model};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
+use crate::model::CHUNK_ROWS;
 
+/// Rows of a prefill step: enough that what a step costs besides its rows hardly counts.
+const GPU_CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(2048).expect("not zero");
 /// Number of the GPU that is used.
 const ORDINAL: u32 = 0;
 /// Part of the memory that is free beside weights and buffers which pages may take: one in this many stays free.
@@ -20,8 +23,9 @@ pub fn is_there() -> bool {
     Context::open(ORDINAL).is_ok()
 }
 
-/// Loads the model into an executor on the GPU, for steps of up to `rows_max` rows.
+/// Loads the model into an executor on the GPU, for steps of up to `rows_max` rows, or whole chunks of prefill.
 pub fn executor(files: &ModelFiles, rows_max: NonZeroUsize) -> Result<Box<dyn Forward>, Failure> {
+    let rows_max = if rows_max == CHUNK_ROWS { GPU_CHUNK_ROWS } else { rows_max };
     let gpu = Gpu::open(ORDINAL)?;
     let model = Model::<CudaDevice>::load_with(files, &mut gpu.preparer()?).map_err(|reason| match reason {
         LoadError::Device(reason @ DeviceError::OutOfMemory { .. }) => Failure::Device(reason.to_string()),

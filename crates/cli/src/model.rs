@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use muser_engine::ChunkRows;
 use muser_kernels::cpu::Kernels;
 use muser_kernels::pool::Pool;
 use muser_model::{Executor, Forward, Model};
@@ -19,7 +20,7 @@ use crate::settings::{DeviceChoice, HubArgs, MachineArgs};
 /// The model that ships with muser, so that the first command needs no download.
 static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
-/// Rows of a prefill step.
+/// Rows of a prefill step on the CPU; a GPU takes more.
 pub const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
 /// Opens the model at `path`, or that of the hub, or the shipped one.
@@ -48,6 +49,12 @@ pub fn executor(
         },
         DeviceChoice::Auto | DeviceChoice::Cpu => on_cpu(files, machine, rows_max),
     }
+}
+
+/// Rows of prefill in a step: alone, as many as the executor was made for.
+pub fn chunk(executor: &dyn Forward) -> ChunkRows {
+    let alone = NonZeroUsize::new(executor.rows_max()).unwrap_or(CHUNK_ROWS);
+    ChunkRows { alone, ..ChunkRows::DEFAULT }
 }
 
 fn on_cpu(files: Arc<ModelFiles>, machine: &MachineArgs, rows_max: NonZeroUsize) -> Result<Box<dyn Forward>, Failure> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use muser_cluster::handoff::{Port, Producer, ProducerNews, ProducerSettings};
 use muser_cluster::lane::Acceptor;
 use muser_cluster::pacing::PacedBy;
-use muser_engine::{ChunkRows, Engine, EngineSettings};
+use muser_engine::{Engine, EngineSettings};
 use muser_host::EngineHost;
 use tokio::runtime::Builder;
 
@@ -38,7 +38,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     let trained = executor.spec().config().context;
     let context = if args.ctx_size == 0 { trained } else { args.ctx_size as usize };
     let (shape, identity) = shape(&files, executor.spec(), kv, context.min(trained))?;
-    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), executor.spec(), (kv, context))?;
+    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &*executor, (kv, context))?;
     let settings = EngineSettings {
         context,
         kv,
@@ -48,7 +48,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
         installed_bytes_max: 0,
         running_max: args.parallel,
         waiting_max: args.parallel.get(),
-        chunk: ChunkRows::DEFAULT,
+        chunk: model::chunk(&*executor),
     };
     let (host, engine) = EngineHost::start(Engine::new(executor, settings)?).map_err(cannot)?;
     let settings = ProducerSettings {

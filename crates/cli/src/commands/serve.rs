@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use muser_cluster::unguessable_secret;
 use muser_engine::engine::SubmitError;
-use muser_engine::{ChunkRows, Engine, EngineSettings, Sampler};
+use muser_engine::{Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
-use muser_model::ModelSpec;
+use muser_model::Forward;
 use muser_server::{
     Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, Realms,
     RemotePrefill, RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings, Tls,
@@ -112,7 +112,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     // What every request would be refused for is said now.
     Sampler::new(sampling.clone(), vocab).map_err(SubmitError::Sampling)?;
     let defaults = ServiceSettings { sampling, ..app.settings.clone() };
-    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), executor.spec(), (kv, context))?;
+    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &*executor, (kv, context))?;
     let membership = args.producers.cluster.as_deref().map(Membership::load).transpose()?;
     let remote = match &membership {
         Some(membership) => {
@@ -135,7 +135,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
         installed_bytes_max: if remote.is_some() { budget_bytes } else { 0 },
         running_max: args.parallel,
         waiting_max: args.queue,
-        chunk: ChunkRows::DEFAULT,
+        chunk: model::chunk(&*executor),
     };
     let (mut service, engine) =
         Service::start(Engine::new(executor, settings)?, words, defaults).map_err(ServeError::Runtime)?;
@@ -180,11 +180,11 @@ fn prefill(args: &ProducerArgs) -> PrefillSettings {
 pub(super) fn budget(
     args: &MemoryArgs,
     parallel: usize,
-    model: &ModelSpec,
+    executor: &dyn Forward,
     (kv, context): (KvLayout, usize),
 ) -> Result<(usize, usize), Failure> {
-    let spec = model.cache_spec(kv, context)?;
-    let one = spec.most_pages(context, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
+    let spec = executor.spec().cache_spec(kv, context)?;
+    let one = spec.most_pages(context, executor.rows_max()) * spec.layout().page_bytes();
     let half = memory("MemTotal").and_then(|bytes| usize::try_from(bytes / 2).ok()).unwrap_or(usize::MAX);
     let budget = args.kv_memory.map_or_else(|| one.saturating_mul(parallel).min(half), |count| mib(count.get()));
     Ok((budget, args.cache_ram.map_or(budget / 2, mib).min(budget)))
