@@ -201,7 +201,8 @@ impl End {
                 matches!(self, Self::Failed(Failure::Frame(_) | Failure::Ended(_)))
                     || refused(&[RefuseCode::Protocol])
                     || told(RefuseCode::Protocol)
-                    // A length that grew, of a request.
+                    // A length that grew, of a request that was asked for or of one that was not.
+                    || refused(&[RefuseCode::TooLong])
                     || told(RefuseCode::TooLong)
             }
             Excuse::Busy => refused(&[RefuseCode::Busy]),
