@@ -70,6 +70,8 @@ pub struct Acceptor {
 pub struct Lane {
     stream: TlsStream<TcpStream>,
     peer: NodeFacts,
+    /// By which the peer was admitted, and may stop being.
+    settings: LaneSettings,
 }
 
 impl Connector {
@@ -154,6 +156,10 @@ impl Lane {
         &self.peer
     }
 
+    pub(crate) fn settings(&self) -> &LaneSettings {
+        &self.settings
+    }
+
     /// The connection below, for its addresses and socket options. Reading or writing it would break the lane.
     pub fn tcp(&self) -> &TcpStream {
         self.stream.get_ref().0
@@ -183,7 +189,7 @@ async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted
         Err(error) => Err(error),
     };
     match heard.map_err(LaneError::of_handshake)? {
-        refusal::WELCOME => Ok(Lane { stream, peer }),
+        refusal::WELCOME => Ok(Lane { stream, peer, settings: settings.clone() }),
         verdict => Err(PeerRefusal::of_verdict(verdict).into()),
     }
 }

@@ -134,12 +134,22 @@ impl Quarantine {
         self.found(node, self.file.read().map(|list| list.has(node)))
     }
 
+    /// Counts a node as quarantined from this moment on: as long as this value lives, or until [`Self::add`] wrote it down.
+    pub fn begin(&self, node: NodeId) {
+        self.unwritten().push(node);
+    }
+
     /// As [`Self::holds`]; the list is read in a thread of its own, and for two seconds at most.
     ///
     /// # Errors
     /// As of [`Self::holds`], and that the disk does not answer.
     pub async fn lookup(&self, node: NodeId) -> Result<bool, QuarantineError> {
         self.found(node, self.file.current().await.map(|list| list.has(node)))
+    }
+
+    /// As it was when the list was last read; nothing is waited for.
+    pub(crate) fn known(&self, node: NodeId) -> bool {
+        self.unwritten().contains(&node) || self.file.known().has(node)
     }
 
     /// Adds a node, durably. May wait for the disk for as long as that takes.

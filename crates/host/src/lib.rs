@@ -179,6 +179,8 @@ impl EngineHost {
     /// # Panics
     /// The engine does if the prompt is not what was installed and one token more.
     pub async fn submit_installed(&self, request: Request, installed: Installed) -> Result<Answer, Refused> {
+        // Here, where waiting is allowed; the engine then answers by what was read.
+        installed.renew_trust().await;
         self.hand_over(request, Extra::Installed(Box::new(installed))).await
     }
 

@@ -3,7 +3,7 @@
 //! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` takes connections,
 //! as many as `handshakes` and `lanes` let in, computes and sends, by a `session` on each lane, with `compression` where that is faster, and keeps the `timeline` of each handoff for
 //! its `report`; `remote` asks and collects; an `inbox` holds what either end has read; `bytes` counts what travels. Both ends know the model they share by its
-//! [`Shape`], and are of one node (`Member`), whose keys and deny-list are followed by `trust`.
+//! [`Shape`], and are of one node (`Member`), whose trust in a peer is asked of `trust`.
 
 mod bytes;
 mod compression;
@@ -141,14 +141,6 @@ impl Member {
             Some(trust) => trust.keys().await,
             None => Ok(Arc::clone(&self.keys)),
         }
-    }
-
-    /// The keys as they are now, for a peer that is admitted still.
-    async fn keys_for(&self, peer: &NodeFacts) -> Result<Arc<Keys>, TrustError> {
-        if let Some(trust) = &self.trust {
-            trust.admits(peer).await?;
-        }
-        self.keys().await
     }
 }
 

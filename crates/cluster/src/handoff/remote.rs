@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::engine::Installation;
-use muser_kv::InstallError;
+use muser_kv::{InstallError, Maker};
 use muser_wire::{
     CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
     Request, RequestError, Stats,
@@ -12,7 +12,7 @@ use muser_wire::{
 use tokio::time::{Interval, interval, timeout};
 
 use super::inbox::Inbox;
-use super::trust::TrustError;
+use super::trust::{Standing, TrustError};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
 use crate::identity::NodeId;
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
@@ -110,7 +110,7 @@ pub enum BringError {
     Lane(#[from] LaneError),
     /// This node's keys or deny-list do not allow it.
     #[error(transparent)]
-    Trust(#[from] TrustError),
+    Trust(TrustError),
     /// The cluster folder has no active MAC key.
     #[error("there is no active MAC key: rotate the keys")]
     NoKey,
@@ -170,6 +170,16 @@ pub enum BringError {
         /// The first page that is missing.
         want: usize,
     },
+}
+
+impl std::convert::From<TrustError> for BringError {
+    fn from(error: TrustError) -> Self {
+        match error {
+            TrustError::Quarantined(node) => Self::Quarantined(node),
+            TrustError::Quarantine(error) => Self::Quarantine(error),
+            error => Self::Trust(error),
+        }
+    }
 }
 
 impl BringError {
@@ -269,7 +279,11 @@ impl Remote {
         };
         let mut brought = self.bring_by(&mut link, installation, listener, began).await;
         // A kept lane may have died since; a new one is tried once, as long as nothing has come.
-        let died = matches!(brought, Err(BringError::Closed | BringError::Io(_)));
+        // So may have the certificate that it was opened with.
+        let died = matches!(
+            brought,
+            Err(BringError::Closed | BringError::Io(_) | BringError::Trust(TrustError::OutOfTime { .. }))
+        );
         if was_kept && died && installation.is_untouched() {
             link = self.connect().await?;
             brought = self.bring_by(&mut link, installation, listener, began).await;
@@ -330,19 +344,15 @@ impl Remote {
         listener: &mut Listener<'_>,
         began: Instant,
     ) -> Result<Stats, BringError> {
-        let node = link.lane.peer().id;
-        if let Some(quarantine) = &self.quarantine
-            && quarantine.lookup(node).await?
-        {
-            return Err(BringError::Quarantined(node));
-        }
-        let keys = self.member.keys_for(link.lane.peer()).await?;
+        let standing = Standing::of(&self.member, &link.lane, self.quarantine.clone());
+        let keys = standing.current(None).await?;
         let expires_in = self.settings.expires_in.saturating_sub(began.elapsed());
         let request = self.request(installation, keys.active.ok_or(BringError::NoKey)?, expires_in)?;
         link.receiver.set_keys(keys.macs.clone());
         let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(expires_in));
         let prompt_digest = digest_of(&request.tokens);
         let (key_id, nonce) = (request.key_id, request.nonce);
+        installation.comes_from(Maker(link.lane.peer().id.0), standing.voucher(key_id));
         link.receiver.request(request, link.clock.now_ms())?;
         loop {
             let accepted = match link.receiver.poll_event() {
@@ -356,9 +366,8 @@ impl Remote {
                 }
                 Some(ReceiverEvent::Accepted(accept)) => accept,
                 Some(ReceiverEvent::Complete(stats)) => {
-                    // They may have changed while it came.
-                    let keys = self.member.keys_for(link.lane.peer()).await?;
-                    keys.macs.to_serve(key_id).map_err(RequestError::from)?;
+                    // Much may have changed while it came. The engine asks again when the pages are to become visible.
+                    standing.current(Some(key_id)).await?;
                     link.receiver.installed()?;
                     link.flush(self.settings.stall_limit).await?;
                     return Ok(stats);

@@ -24,7 +24,7 @@ use super::lanes::Place;
 use super::producer::{Producer, Tell};
 use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
-use super::trust::{Keys, TrustError};
+use super::trust::{Keys, Standing, TrustError};
 use super::{Clock, FRAME_BYTES, push, socket};
 use crate::accounting::SendAccount;
 use crate::lane::{Lane, linger};
@@ -50,6 +50,7 @@ pub(super) struct Session<'a> {
     tell: Tell,
     lane: Lane,
     place: Place,
+    standing: Standing,
     inbox: Inbox,
     pace: Option<LanePace>,
     clock: Clock,
@@ -119,6 +120,7 @@ impl<'a> Session<'a> {
         Self {
             producer,
             tell,
+            standing: Standing::of(&producer.member, &lane, None),
             lane,
             place,
             inbox,
@@ -234,7 +236,7 @@ impl<'a> Session<'a> {
 
     /// Takes over this node's keys as they are now, for a receiver that is admitted still.
     async fn renew_keys(&mut self) -> Result<(), TrustError> {
-        let keys = self.producer.member.keys_for(self.lane.peer()).await?;
+        let keys = self.standing.current(None).await?;
         if self.keys.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &keys)) {
             self.sender.set_keys(keys.macs.clone());
             self.keys = Some(keys);
@@ -256,7 +258,7 @@ impl<'a> Session<'a> {
     /// What the receiver says. Breaks if nothing more is to be said to it.
     async fn hear(&mut self, event: SenderEvent) -> ControlFlow<()> {
         if matches!(event, SenderEvent::Request(_))
-            && let Err(error @ TrustError::Revoked { .. }) = self.renew_keys().await
+            && let Err(error @ (TrustError::Revoked { .. } | TrustError::OutOfTime { .. })) = self.renew_keys().await
         {
             // With a new lane it will be told.
             (self.tell)(ProducerNews::Untrusted(error));

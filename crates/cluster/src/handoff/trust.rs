@@ -1,16 +1,22 @@
-//! Keys and deny-list of a node that runs: read again whenever their files change, so that a rotation or a revocation counts
-//! from the next handoff on, and for one under way at its end.
+//! Trust in a peer: its certificate's time, deny-list, quarantine and MAC keys, judged in one place ([`Standing`]) whenever
+//! it counts: when a handoff is asked for, when it is committed, and when its pages are to become visible.
 //!
-//! A file that cannot be read stops handoffs until it can: nothing that was known before is used instead.
+//! Files are read again whenever they change, so that a rotation or a revocation counts from the next handoff on, and for one
+//! under way at its end. A file that cannot be read stops handoffs until it can: nothing that was known before is used
+//! instead. The engine never waits for a disk: in its turn the judgement is by what was read just before.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use muser_wire::{KeyState as WireKeyState, MacKeys};
+use muser_engine::engine::Voucher;
+use muser_wire::{KeyError, KeyState as WireKeyState, MacKeys};
 
+use super::Member;
 use crate::files::{Content, Watched};
 use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
 use crate::keys::{KeyFileError, KeyRing, KeyState};
+use crate::lane::{Lane, LaneSettings};
+use crate::quarantine::{Quarantine, QuarantineError};
 
 /// Why a handoff is neither begun nor used.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +42,41 @@ pub enum TrustError {
         /// By what.
         revoked: Revoked,
     },
+    /// The peer's certificate is not valid at this moment, though its lane is open.
+    #[error(
+        "the certificate of node {id} is valid from {from_unix_s} to {until_unix_s}, and it is {now_unix_s} (seconds since 1970)"
+    )]
+    OutOfTime {
+        /// The peer.
+        id: NodeId,
+        /// Its first second.
+        from_unix_s: u64,
+        /// Its last second.
+        until_unix_s: u64,
+        /// This node's clock.
+        now_unix_s: u64,
+    },
+    /// The peer sent something wrong, and its quarantine was not lifted.
+    #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
+    Quarantined(NodeId),
+    /// Nobody knows who is quarantined.
+    #[error(transparent)]
+    Quarantine(#[from] QuarantineError),
+    /// The handoff's MAC key is not one that handoffs are served with.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// A peer on its lane, and everything by which it is trusted.
+#[derive(Clone)]
+pub(super) struct Standing {
+    peer: NodeFacts,
+    lane: LaneSettings,
+    member: Member,
+    /// Of decoders.
+    quarantine: Option<Arc<Quarantine>>,
+    /// Why the last reading of the files gave no trust.
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 /// The keys and the deny-list in a cluster folder.
@@ -70,12 +111,81 @@ impl Trust {
         self.keys.current().await.map_err(|error| TrustError::Keys { path: path.to_owned(), error })
     }
 
+    /// The keys as they were when they were last read; nothing is waited for.
+    fn known_keys(&self) -> Arc<Keys> {
+        self.keys.known()
+    }
+
     /// Whether the peer is admitted still.
     pub(super) async fn admits(&self, peer: &NodeFacts) -> Result<(), TrustError> {
         match self.revocations.lookup(peer).await? {
             Some(revoked) => Err(TrustError::Revoked { id: peer.id, revoked }),
             None => Ok(()),
         }
+    }
+}
+
+impl Standing {
+    /// The peer of this lane, as `member` sees it.
+    pub(super) fn of(member: &Member, lane: &Lane, quarantine: Option<Arc<Quarantine>>) -> Self {
+        let (peer, lane) = (lane.peer().clone(), lane.settings().clone());
+        Self { peer, lane, member: member.clone(), quarantine, failure: Arc::default() }
+    }
+
+    /// The keys, if the peer is trusted by the files as they are now; with `key`, that of a handoff under way.
+    pub(super) async fn current(&self, key: Option<u32>) -> Result<Arc<Keys>, TrustError> {
+        let current = self.read(key).await;
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = current.as_ref().err().map(ToString::to_string);
+        current
+    }
+
+    async fn read(&self, key: Option<u32>) -> Result<Arc<Keys>, TrustError> {
+        match &self.member.trust {
+            Some(trust) => trust.admits(&self.peer).await?,
+            None => drop(self.lane.revocations.lookup(&self.peer).await?),
+        }
+        if let Some(quarantine) = &self.quarantine {
+            quarantine.lookup(self.peer.id).await?;
+        }
+        let keys = self.member.keys().await?;
+        self.judge(key, &keys)?;
+        Ok(keys)
+    }
+
+    /// The judgement, by what was last read of the files, and by the clock.
+    fn judge(&self, key: Option<u32>, keys: &Keys) -> Result<(), TrustError> {
+        let NodeFacts { id, not_before_unix_s, not_after_unix_s, .. } = self.peer;
+        let now_unix_s = (self.lane.clock)();
+        if !(not_before_unix_s..=not_after_unix_s).contains(&now_unix_s) {
+            let (from_unix_s, until_unix_s) = (not_before_unix_s, not_after_unix_s);
+            return Err(TrustError::OutOfTime { id, from_unix_s, until_unix_s, now_unix_s });
+        }
+        let lists = [Some(&self.lane.revocations), self.member.trust.as_ref().map(|trust| &trust.revocations)];
+        if let Some(revoked) = lists.into_iter().flatten().find_map(|list| list.known(&self.peer)) {
+            return Err(TrustError::Revoked { id, revoked });
+        }
+        if self.quarantine.as_ref().is_some_and(|quarantine| quarantine.known(id)) {
+            return Err(TrustError::Quarantined(id));
+        }
+        key.map_or(Ok(()), |key| keys.macs.to_serve(key).map(drop).map_err(TrustError::from))
+    }
+
+    /// Answers for what the peer sends with this key, in the engine's turn.
+    pub(super) fn voucher(&self, key: u32) -> Voucher {
+        let (asked, renewed) = (self.clone(), self.clone());
+        let ask = move || {
+            if let Some(failure) = asked.failure.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+                return Err(failure);
+            }
+            let keys =
+                asked.member.trust.as_ref().map_or_else(|| Arc::clone(&asked.member.keys), |trust| trust.known_keys());
+            asked.judge(Some(key), &keys).map_err(|error| error.to_string())
+        };
+        Voucher::new(ask).renewed_by(move || {
+            let standing = renewed.clone();
+            // What came of it is kept for the engine's turn.
+            Box::pin(async move { drop(standing.current(Some(key)).await) })
+        })
     }
 }
 

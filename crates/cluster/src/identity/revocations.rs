@@ -123,6 +123,11 @@ impl Revocations {
         self.found(facts, self.0.current().await.map(|list| list.find(facts)))
     }
 
+    /// As it was when the list was last read; nothing is waited for.
+    pub(crate) fn known(&self, facts: &NodeFacts) -> Option<Revoked> {
+        self.0.known().find(facts)
+    }
+
     /// Adds to the list, durably, what is not on it yet.
     ///
     /// # Errors

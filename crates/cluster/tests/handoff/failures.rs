@@ -28,7 +28,7 @@ fn another_layout_is_refused_by_name_before_any_page() {
             BringError::Failed(failure) => failure.to_string().contains("KV layout"),
             _ => false,
         };
-        assert!(named, "{failed:?}");
+        assert!(named && failed.is_unsuitable() && !failed.is_too_long(), "{failed:?}");
         nothing_is_left(&decoder).await;
     });
 }

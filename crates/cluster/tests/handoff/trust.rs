@@ -2,17 +2,23 @@
 
 use std::fs;
 use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote, TrustError};
 use muser_cluster::identity::{ClusterFolder, Revoked};
 use muser_cluster::keys::{KeyFileError, KeyRing};
 use muser_cluster::lane::{LaneError, PeerRefusal, Refusal};
 use muser_cluster::pacing::PacedBy;
+use muser_cluster::quarantine::Quarantined;
 use muser_engine::engine::PrefixReuse;
+use muser_host::Refused;
 use muser_kernels::attention::KvLayout;
 use muser_wire::RefuseCode;
 
-use crate::world::{Cluster, Machine, Producing, answer_remotely, clock, machine, random_tokens, run, wait_until};
+use crate::world::{
+    Cluster, Machine, Producing, answer, answer_remotely, clock, machine, random_tokens, request, run, wait_until,
+};
 
 /// A producer and a decoder, with their folders.
 struct Pair {
@@ -201,5 +207,112 @@ fn a_node_that_is_revoked_while_its_lane_is_open_takes_no_more_part() {
         // A list that is gone admits nobody either.
         fs::remove_file(pair.folder("decoder").path().join("revoked.toml")).unwrap();
         assert!(pair.bring().await.is_err());
+    });
+}
+
+/// What takes a producer's trust away, in the decoder's folder or by the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Quarantine,
+    Revocation,
+    Key,
+    Expiry,
+}
+
+impl Change {
+    const ALL: [Self; 4] = [Self::Quarantine, Self::Revocation, Self::Key, Self::Expiry];
+
+    /// Makes the change as another process would.
+    fn make(self, pair: &Pair) {
+        let id = pair.folder("producer").load_identity().unwrap().facts().id;
+        let folder = pair.folder("decoder");
+        match self {
+            Self::Quarantine => {
+                let entry = Quarantined {
+                    node: id,
+                    since_unix_s: 1,
+                    model: [0; 32],
+                    layer: 0,
+                    position: 0,
+                    found: "it".into(),
+                };
+                folder.load_quarantine().unwrap().add(entry).unwrap();
+            }
+            Self::Revocation => folder.load_revocations().unwrap().revoke(Revoked::Node(id), clock()()).unwrap(),
+            Self::Key => {
+                let mut keys = folder.load_keys().unwrap();
+                keys.revoke(1).unwrap();
+                folder.save_keys(&keys).unwrap();
+            }
+            Self::Expiry => pair.cluster.ahead_s.store(2 * 3600, Ordering::SeqCst),
+        }
+    }
+
+    fn is_told_by(self, words: &str) -> bool {
+        words.contains(match self {
+            Self::Quarantine => "is quarantined",
+            Self::Revocation => "is revoked",
+            Self::Key => "key 1 is revoked",
+            Self::Expiry => "is valid from",
+        })
+    }
+}
+
+impl Pair {
+    /// One whose decoder looks at its quarantine.
+    async fn guarded(bytes_per_s: Option<u64>) -> Self {
+        let pair = Self::with_pace(bytes_per_s).await;
+        let quarantine = Arc::new(pair.folder("decoder").load_quarantine().unwrap());
+        Self { remote: pair.remote.with_quarantine(quarantine), ..pair }
+    }
+}
+
+#[test]
+fn trust_that_is_lost_while_pages_come_makes_them_void() {
+    run(async {
+        for change in Change::ALL {
+            // The pages take most of a second.
+            let pair = Pair::guarded(Some(1_500_000)).await;
+            let changing = async {
+                wait_until("the handoff is under way", || pair.producing.producer.busy() == 1).await;
+                change.make(&pair);
+            };
+            let (failed, ()) = tokio::join!(pair.bring(), changing);
+            let failed = failed.map(|handoff| handoff.stats).unwrap_err().to_string();
+            // The producer may notice an expiry first.
+            assert!(change.is_told_by(&failed) || change == Change::Expiry, "{change:?}: {failed}");
+        }
+    });
+}
+
+#[test]
+fn trust_that_is_lost_after_pages_came_keeps_the_engine_from_using_them() {
+    run(async {
+        for change in Change::ALL {
+            let pair = Pair::guarded(None).await;
+            let prompt = random_tokens(1, 200);
+            let host = &pair.decoder.host;
+            let mut installation = host.begin_installation(prompt.clone(), PrefixReuse::Share).await.unwrap();
+            pair.remote.bring(&mut installation).await.unwrap();
+            let installed = installation.finish().unwrap();
+            change.make(&pair);
+            let wanted = || request(&prompt, 2, PrefixReuse::Share);
+            let refused = host.submit_installed(wanted(), installed).await.unwrap_err();
+            assert!(matches!(&refused, Refused::Untrusted(_)) && change.is_told_by(&refused.to_string()), "{refused}");
+            // Nothing of them is there for others.
+            assert_eq!(answer(host.submit(wanted()).await.unwrap()).await.0, 0, "{change:?}");
+        }
+    });
+}
+
+#[test]
+fn a_certificate_that_ends_takes_its_open_lanes_with_it() {
+    run(async {
+        let pair = Pair::new().await;
+        pair.bring().await.unwrap();
+        Change::Expiry.make(&pair);
+        // The lane that was kept is not used, and there is no other.
+        let failed = pair.bring().await.unwrap_err();
+        assert!(matches!(failed, BringError::Lane(_)), "{failed:?}");
     });
 }

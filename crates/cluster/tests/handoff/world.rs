@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
@@ -55,6 +56,8 @@ pub struct Cluster {
     /// Of its producers.
     pub pace: Option<(NonZeroU64, PacedBy)>,
     pub compress: Compress,
+    /// Seconds by which the clocks of its lanes are ahead.
+    pub ahead_s: Arc<AtomicU64>,
 }
 
 /// A machine with the model that ships with the program.
@@ -117,6 +120,7 @@ impl Cluster {
             root,
             pace: None,
             compress: Compress::Auto,
+            ahead_s: Arc::default(),
         }
     }
 
@@ -140,7 +144,9 @@ impl Cluster {
 
     pub fn lane_settings(&self, folder: &ClusterFolder) -> LaneSettings {
         let revocations = Arc::new(folder.load_revocations().unwrap());
-        LaneSettings { revocations, handshake_timeout: Duration::from_secs(60), clock: clock() }
+        let (ahead_s, clock) = (Arc::clone(&self.ahead_s), clock());
+        let clock = Arc::new(move || clock() + ahead_s.load(Ordering::SeqCst));
+        LaneSettings { revocations, handshake_timeout: Duration::from_secs(60), clock }
     }
 
     /// Starts a producer at an address, or at any that is free.

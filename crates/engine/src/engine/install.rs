@@ -154,6 +154,13 @@ impl Installed {
         self.held_pages
     }
 
+    /// Reads again what decides if these pages may be used; see [`Voucher::renew`].
+    pub async fn renew_trust(&self) {
+        if let Some(voucher) = &self.provenance.voucher {
+            voucher.renew().await;
+        }
+    }
+
     /// The other machines that a page depends on; nobody if it is not there.
     pub fn makers(&self, layer: usize, page: usize) -> Makers {
         self.cache.pages(layer).makers(page).cloned().unwrap_or_default()

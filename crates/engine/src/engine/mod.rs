@@ -49,7 +49,7 @@ pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
 pub use export::{Export, PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
 use provenance::TakenBack;
-pub use provenance::{Untrusted, Voucher};
+pub use provenance::{Renewal, Untrusted, Voucher};
 pub use request::{
     ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
     SubmitError, TokenEvent,

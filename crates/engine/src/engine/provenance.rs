@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use muser_kv::{Maker, Makers, SequenceCache};
@@ -17,9 +18,15 @@ use super::request::PrefixReuse;
 use crate::prefix::PrefixIndex;
 
 /// Answers if pages from elsewhere may be used at this moment, and if not, why. Called in the engine's turn, so it must
-/// not wait.
+/// not wait: what has to be read for it is read beforehand, by [`Voucher::renew`].
 #[derive(Clone)]
-pub struct Voucher(Arc<dyn Fn() -> Result<(), String> + Send + Sync>);
+pub struct Voucher {
+    ask: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    renew: Option<Arc<dyn Fn() -> Renewal + Send + Sync>>,
+}
+
+/// Reads what a voucher answers by.
+pub type Renewal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Why pages that were brought are not used. They are computed here instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +63,20 @@ pub(super) struct TakenBack {
 impl Voucher {
     /// One that asks `vouch`.
     pub fn new(vouch: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(vouch))
+        Self { ask: Arc::new(vouch), renew: None }
+    }
+
+    /// The same, which has `renew` read what it answers by.
+    #[must_use]
+    pub fn renewed_by(self, renew: impl Fn() -> Renewal + Send + Sync + 'static) -> Self {
+        Self { renew: Some(Arc::new(renew)), ..self }
+    }
+
+    /// Reads again what it answers by. To be called shortly before pages are handed to the engine, by whoever may wait.
+    pub async fn renew(&self) {
+        if let Some(renew) = &self.renew {
+            renew().await;
+        }
     }
 
     /// The answer now.
@@ -64,7 +84,7 @@ impl Voucher {
     /// # Errors
     /// Why not.
     pub fn ask(&self) -> Result<(), String> {
-        (self.0)()
+        (self.ask)()
     }
 }
 
