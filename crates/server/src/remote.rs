@@ -20,7 +20,7 @@ use muser_cluster::handoff::{BringError, Handoff, Milestone, Remote};
 use muser_cluster::policy::{Place, Policy, Verdict};
 use muser_engine::engine::{Installation, Installed, NotInstallable, PrefixReuse, Request};
 use muser_host::{Answer, EngineHost, Refused};
-use muser_kv::PAGE_ROWS;
+use muser_kv::{Maker, PAGE_ROWS};
 
 use crate::error::{ApiError, ErrorKind};
 
@@ -35,7 +35,7 @@ use chooser::Chooser;
 /// A place is tried by prompts that lack so many times as many tokens as producers are asked for at all.
 const TRIAL_FACTOR: u64 = 4;
 /// Why nobody can be asked.
-const ALL_ALONE: &str = "every producer is left alone after failures, or quarantined";
+const ALL_ALONE: &str = "every producer is left alone after failures, quarantined, or takes no prompt of this length";
 
 /// Who may compute long prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,13 @@ enum Brought {
     Nothing,
     /// It is quarantined: it was not asked, and is as good as absent.
     Quarantined,
+}
+
+/// Why what was asked for is not used.
+struct Failed {
+    reason: String,
+    /// The producer is left alone for a while, and the failure counted as its own.
+    is_producers: bool,
 }
 
 /// A request that has begun.
@@ -204,6 +211,10 @@ impl RemotePrefill {
         let producer = |remote: &&Remote| {
             // What cannot be planned cannot be asked for, either.
             let plan = remote.shape().plan(all, held_pages)?;
+            // Nor what it has just refused for its length.
+            if self.chooser.is_too_long(Place::Producer(remote.address()), rows.end) {
+                return None;
+            }
             Some((Place::Producer(remote.address()), rows.clone(), plan.payload_bytes()))
         };
         let mut places: Vec<_> = left.iter().filter_map(producer).collect();
@@ -238,6 +249,7 @@ impl RemotePrefill {
     ) -> Brought {
         let (address, asked) = (remote.address(), Instant::now());
         let (held, total) = (installation.held_pages() * PAGE_ROWS, installation.tokens().len() + 1);
+        let asked_rows = rows.end;
         let under_way = self.chooser.begin(Place::Producer(address), rows);
         let mut heard = |milestone| {
             let computed = match milestone {
@@ -251,11 +263,21 @@ impl RemotePrefill {
         drop(under_way);
         let checked = match brought {
             Ok(handoff) => {
-                installation.finish().map(|installed| (handoff, installed)).map_err(|error| error.to_string())
+                let installed = installation.finish();
+                installed.map(|installed| (handoff, installed)).map_err(|error| Failed::of_producer(&error))
             }
             Err(BringError::Quarantined(node)) => {
                 self.auditor.met(address, node);
+                // Whoever found it out may have been another process: what is kept of it here goes, too.
+                host.take_back(Maker(node.0));
                 return Brought::Quarantined;
+            }
+            // It is this request that it cannot take: no failure, and no reason to leave it alone.
+            Err(error) if error.is_unsuitable() => {
+                if error.is_too_long() {
+                    self.chooser.too_long(Place::Producer(address), asked_rows);
+                }
+                Err(Failed { reason: error.to_string(), is_producers: false })
             }
             Err(error) => {
                 if let Some(retry) = error.busy_for() {
@@ -263,7 +285,7 @@ impl RemotePrefill {
                     self.chooser.busy(Place::Producer(address), retry);
                     return Brought::Nothing;
                 }
-                Err(error.to_string())
+                Err(Failed::of_producer(&error))
             }
         };
         let checked = match checked {
@@ -281,9 +303,14 @@ impl RemotePrefill {
                 self.lock().brought(address, &handoff, source.brought_tokens());
                 Brought::All(Box::new(installed))
             }
-            Err(reason) => {
+            Err(Failed { reason, is_producers: true }) => {
                 self.gave_nothing(remote, asked, &reason, source);
                 self.chooser.failed(Place::Producer(address));
+                Brought::Nothing
+            }
+            Err(Failed { reason, .. }) => {
+                source.lost += asked.elapsed();
+                source.add_reason(&format!("{address}: {reason}"));
                 Brought::Nothing
             }
         }
@@ -296,13 +323,25 @@ impl RemotePrefill {
         handoff: &Handoff,
         (host, installed, reuse): (&EngineHost, &Installed, PrefixReuse),
         source: &mut Source,
-    ) -> Result<(), String> {
-        source.audited = self.auditor.audit(host, remote, (installed, reuse)).await;
+    ) -> Result<(), Failed> {
+        source.audited = self.auditor.audit(host, (remote, handoff.node), (installed, reuse)).await;
         let Some(audited) = &source.audited else { return Ok(()) };
         self.lock().audited(audited);
         let AuditOutcome::Differs(difference) = &audited.outcome else { return Ok(()) };
         self.auditor.condemn(host, handoff, remote.address(), difference).await;
-        Err(format!("an audit found what it sent to be wrong: {}", difference.found))
+        let found = &difference.found;
+        Err(match difference.maker {
+            Some(node) if node == handoff.node => {
+                Failed { reason: format!("an audit found what it sent to be wrong: {found}"), is_producers: true }
+            }
+            Some(node) => Failed {
+                reason: format!("an audit found what was held of node {node} to be wrong: {found}"),
+                is_producers: false,
+            },
+            None => {
+                Failed { reason: format!("an audit found keys and values to be wrong: {found}"), is_producers: false }
+            }
+        })
     }
 
     /// Counts an attempt from which nothing came.
@@ -340,6 +379,12 @@ impl RemotePrefill {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, RemoteCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Failed {
+    fn of_producer(error: &dyn std::fmt::Display) -> Self {
+        Self { reason: error.to_string(), is_producers: true }
     }
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, DetachedCache, PAGE_ROWS, PagePlace, PagePool, PageSet, SealedPage, SequenceCache};
+use muser_kv::{CacheSpec, DetachedCache, Maker, PAGE_ROWS, PagePlace, PagePool, PageSet, SealedPage, SequenceCache};
 use muser_model::ForwardError;
 
 use super::Engine;
@@ -180,6 +180,15 @@ impl Installed {
     /// The pages that came from elsewhere, by absolute index: those before them were held here.
     pub fn received_pages(&self) -> Range<usize> {
         self.held_pages()..self.tokens().len().div_ceil(PAGE_ROWS)
+    }
+
+    /// Full pages from the beginning that were computed here or by `maker` alone. Those of others, and what was computed from
+    /// them, may be as wrong as what is to be audited.
+    pub fn pages_without_others(&self, maker: &Maker) -> usize {
+        let layers = self.cache().spec().layers().len();
+        let is_free =
+            |page: usize| (0..layers).all(|layer| self.makers(layer, page).iter().all(|other| other == maker));
+        (0..self.tokens().len() / PAGE_ROWS).take_while(|page| is_free(*page)).count()
     }
 
     /// Its first `pages` pages, as far as it has them.

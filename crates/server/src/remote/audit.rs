@@ -1,8 +1,9 @@
 //! Audits: of a share of handoffs, pages chosen at random are computed again here before anything of them is used.
 //!
 //! Which handoffs and which pages nobody can know before: every page of a handoff has the same chance. A page that is not,
-//! bit for bit, what is computed here makes the handoff void and quarantines the producer; and since earlier handoffs of it
-//! were perhaps not audited, everything that is kept for reuse is forgotten.
+//! bit for bit, what is computed here makes the handoff void. It quarantines the machine that made the page, whoever was
+//! audited: held pages of others are computed again with those behind them. Earlier handoffs of it were perhaps not audited,
+//! so whatever depends on it is taken back, and nothing else.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -16,7 +17,7 @@ use muser_cluster::lane::UnixClock;
 use muser_cluster::quarantine::{Quarantine, Quarantined};
 use muser_engine::engine::{Beginning, Installed, PrefixReuse, Verdict};
 use muser_host::EngineHost;
-use muser_kv::PAGE_ROWS;
+use muser_kv::{Maker, PAGE_ROWS};
 use muser_model::Place;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -86,6 +87,25 @@ pub struct Difference {
     pub position: usize,
     /// Both and more, in words.
     pub found: String,
+    /// Who made it; none if that is not certain.
+    pub maker: Option<NodeId>,
+}
+
+/// What is audited, and who sent it.
+struct Audition<'a> {
+    installed: &'a Installed,
+    reuse: PrefixReuse,
+    maker: Maker,
+    pages: Range<usize>,
+}
+
+/// What came of computing a range again.
+struct Finding {
+    verdict: Verdict,
+    /// Pages before those that were computed.
+    base: usize,
+    /// These are of nobody but this machine and the one that is audited.
+    is_certain: bool,
 }
 
 impl Auditor {
@@ -113,7 +133,7 @@ impl Auditor {
     pub async fn audit(
         &self,
         host: &EngineHost,
-        remote: &Remote,
+        (remote, node): (&Remote, NodeId),
         (installed, reuse): (&Installed, PrefixReuse),
     ) -> Option<Audited> {
         if !is_chosen((self.settings.random)(), self.settings.rate) {
@@ -122,39 +142,43 @@ impl Auditor {
         let random = [(self.settings.random)(), (self.settings.random)()];
         let pages = choose_pages(installed.received_pages(), self.settings.pages_max, random);
         let (began, mut tokens) = (Instant::now(), 0);
-        let outcome = match self.examine(host, remote, (installed, reuse), pages, &mut tokens).await {
-            Ok(Verdict::Same { pages, .. }) => AuditOutcome::Same { pages },
-            Ok(Verdict::Differs(mismatch)) => AuditOutcome::Differs(Difference {
-                layer: mismatch.layer,
-                position: mismatch.position,
-                found: mismatch.to_string(),
-            }),
-            Ok(Verdict::NotFinite(error)) => AuditOutcome::Differs(Difference {
-                layer: match error.place {
-                    Place::Layer(layer) => layer,
-                    // It cannot be there: an audit has no logits computed.
-                    Place::Head => 0,
-                },
-                position: error.position,
-                found: format!("what came cannot be gone on from: {error}"),
-            }),
+        let audition = Audition { installed, reuse, maker: Maker(node.0), pages };
+        let outcome = match self.examine(host, remote, &audition, &mut tokens).await {
+            Ok(finding) => audition.outcome(&finding),
             Err(reason) => AuditOutcome::NotAudited { reason },
         };
         Some(Audited { outcome, tokens, elapsed: began.elapsed() })
     }
 
-    /// Quarantines a producer, and has everything forgotten that may have come from it.
+    /// Quarantines whoever made a wrong page, and has everything taken back that depends on it; where that is not certain,
+    /// everything that is kept is forgotten. The quarantine counts before anything is told to forget, so that no handoff
+    /// begins in between.
     pub async fn condemn(&self, host: &EngineHost, handoff: &Handoff, address: Address, difference: &Difference) {
-        host.forget_prefixes();
-        let Difference { layer, position, found } = difference.clone();
+        let Difference { layer, position, found, maker } = difference.clone();
         let report = Arc::clone(&self.settings.report);
-        report(&format!(
-            "producer {} at {address} (node {}) sent wrong keys and values: {found}. Nothing of it was used; it is not asked \
-             again before muser cluster readmit",
-            handoff.producer, handoff.node
-        ));
+        let Some(node) = maker else {
+            host.forget_prefixes();
+            report(&format!(
+                "keys and values are wrong, and nobody knows whose they are: {found}. All that was kept is forgotten"
+            ));
+            return;
+        };
+        self.quarantine.begin(node);
+        host.take_back(Maker(node.0));
+        if node == handoff.node {
+            report(&format!(
+                "producer {} at {address} (node {node}) sent wrong keys and values: {found}. Nothing of it was used; it is not \
+                 asked again before muser cluster readmit",
+                handoff.producer
+            ));
+        } else {
+            report(&format!(
+                "node {node} sent wrong keys and values, which were held: {found}. They are taken back; it is not asked again \
+                 before muser cluster readmit"
+            ));
+        }
         let (model, since_unix_s) = (self.settings.model, (self.settings.clock)());
-        let entry = Quarantined { node: handoff.node, since_unix_s, model, layer, position, found };
+        let entry = Quarantined { node, since_unix_s, model, layer, position, found };
         let quarantine = Arc::clone(&self.quarantine);
         // The disk may take its time. What is begun is done even if nobody waits for it any more.
         let written = tokio::task::spawn_blocking(move || {
@@ -167,35 +191,46 @@ impl Auditor {
         let _ = timeout(WRITE_LIMIT, written).await;
     }
 
+    /// Computes the range again. Pages of others before it are computed with it, where that is not too far; otherwise only if
+    /// the range differs, since then they may be the reason.
     async fn examine(
         &self,
         host: &EngineHost,
         remote: &Remote,
-        (installed, reuse): (&Installed, PrefixReuse),
-        pages: Range<usize>,
+        audition: &Audition<'_>,
         tokens: &mut usize,
-    ) -> Result<Verdict, String> {
-        let mut base = installed.beginning(pages.start);
-        if base.first_lacking().is_some() {
-            base = match self.held_base(host, (installed, reuse), pages.start).await {
-                Some(held) => held,
-                None => brought_base(host, remote, base).await?,
-            };
+    ) -> Result<Finding, String> {
+        let Audition { installed, ref maker, ref pages, .. } = *audition;
+        let clean = installed.pages_without_others(maker).min(pages.start);
+        if clean == pages.start {
+            let mut base = installed.beginning(pages.start);
+            if base.first_lacking().is_some() {
+                base = match self.held_base(host, audition, installed.held_pages()).await {
+                    Some(held) => held,
+                    None => brought_base(host, remote, base).await?,
+                };
+            }
+            return audition.run(host, base, tokens).await;
         }
-        let audit = installed.audit(base, pages).map_err(|error| error.to_string())?;
-        *tokens = audit.tokens();
-        host.audit(audit).await.map_err(|refused| refused.to_string())
+        let own = match installed.beginning(clean) {
+            whole if clean > 0 && whole.first_lacking().is_none() => whole,
+            _ => self.held_base(host, audition, clean).await.unwrap_or_else(|| installed.beginning(0)),
+        };
+        let near = installed.beginning(pages.start);
+        if pages.start - own.pages() > self.settings.pages_max.get() && near.first_lacking().is_none() {
+            let finding = audition.run(host, near, tokens).await?;
+            if matches!(finding.verdict, Verdict::Same { .. }) {
+                return Ok(finding);
+            }
+        }
+        audition.run(host, own, tokens).await
     }
 
-    /// Where the range can be computed from without anything more that comes: the first row, or the pages that were held
-    /// before, if either is no further away than the range may be long.
-    async fn held_base(
-        &self,
-        host: &EngineHost,
-        (installed, reuse): (&Installed, PrefixReuse),
-        start: usize,
-    ) -> Option<Beginning> {
-        let (held, pages_max) = (installed.held_pages(), self.settings.pages_max.get());
+    /// Where the range can be computed from without anything more that comes: the first row, or the first `held` pages, if
+    /// either is no further away than the range may be long, and the pages are of nobody else.
+    async fn held_base(&self, host: &EngineHost, audition: &Audition<'_>, held: usize) -> Option<Beginning> {
+        let Audition { installed, ref maker, ref pages, ref reuse } = *audition;
+        let (start, pages_max) = (pages.start, self.settings.pages_max.get());
         if start <= pages_max {
             return Some(installed.beginning(0));
         }
@@ -204,13 +239,55 @@ impl Auditor {
         }
         // All of it is held, or nothing is gained.
         let prompt = installed.tokens().get(..=held * PAGE_ROWS)?.to_vec();
-        let installation = host.begin_installation(prompt, reuse).await.ok()?;
+        let installation = host.begin_installation(prompt, reuse.clone()).await.ok()?;
         let apart = (installation.held_pages() == held).then(|| installation.finish().ok())??;
-        Some(installed.beginning(held).completed_by(&apart))
+        (apart.pages_without_others(maker) == held).then(|| installed.beginning(held).completed_by(&apart))
     }
 
     fn nodes(&self) -> MutexGuard<'_, HashMap<Address, NodeId>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Audition<'_> {
+    /// Computes the range from `base` on, and compares.
+    async fn run(&self, host: &EngineHost, base: Beginning, tokens: &mut usize) -> Result<Finding, String> {
+        let pages = base.pages();
+        let is_certain = pages <= self.installed.pages_without_others(&self.maker);
+        let audit = self.installed.audit(base, self.pages.clone()).map_err(|error| error.to_string())?;
+        *tokens += audit.tokens();
+        let verdict = host.audit(audit).await.map_err(|refused| refused.to_string())?;
+        Ok(Finding { verdict, base: pages, is_certain })
+    }
+
+    /// What was found, and who made what is wrong.
+    fn outcome(&self, finding: &Finding) -> AuditOutcome {
+        match &finding.verdict {
+            Verdict::Same { pages, .. } => AuditOutcome::Same { pages: *pages },
+            Verdict::Differs(mismatch) => AuditOutcome::Differs(Difference {
+                layer: mismatch.layer,
+                position: mismatch.position,
+                found: mismatch.to_string(),
+                maker: self
+                    .installed
+                    .makers(mismatch.layer, mismatch.page)
+                    .only()
+                    .filter(|_| finding.is_certain)
+                    .map(|maker| NodeId(maker.0)),
+            }),
+            // Nothing that came was gone on from: it is the model that has no number there.
+            Verdict::NotFinite(error) if finding.base == 0 => AuditOutcome::NotAudited { reason: error.to_string() },
+            Verdict::NotFinite(error) => AuditOutcome::Differs(Difference {
+                layer: match error.place {
+                    Place::Layer(layer) => layer,
+                    // It cannot be there: an audit has no logits computed.
+                    Place::Head => 0,
+                },
+                position: error.position,
+                found: format!("what came cannot be gone on from: {error}"),
+                maker: finding.is_certain.then_some(NodeId(self.maker.0)),
+            }),
+        }
     }
 }
 
@@ -223,7 +300,7 @@ impl Audited {
                 object["outcome"] = "same".into();
                 object["pages"] = (*pages).into();
             }
-            AuditOutcome::Differs(Difference { layer, position, found }) => {
+            AuditOutcome::Differs(Difference { layer, position, found, .. }) => {
                 object["outcome"] = "differs".into();
                 object["layer"] = (*layer).into();
                 object["position"] = (*position).into();

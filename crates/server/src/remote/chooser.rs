@@ -23,6 +23,9 @@ const SAVE_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait for the file at the end of a server.
 const SAVE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a producer is not asked for as many rows as it refused.
+const TOO_LONG_MS: u64 = 60_000;
+
 /// Kernels tell of their sending in ticks of up to ten milliseconds: a shorter time than some of these is none.
 const EXACT_BUSY_US: u64 = 50_000;
 
@@ -51,6 +54,8 @@ struct State {
     next: u64,
     /// How long each producer let the last request wait, and when that was.
     queues: HashMap<Place, (f64, u64)>,
+    /// The fewest rows that a producer refused as too many, and when.
+    too_long: HashMap<Place, (u64, u64)>,
     /// Whether something was learnt that is not written yet.
     unsaved: bool,
 }
@@ -93,7 +98,14 @@ struct Started {
 impl Chooser {
     /// One that begins with `policy`, and tries places only by prompts that lack `trial_rows_min` rows.
     pub fn new(policy: Policy, file: Option<PolicyFile>, trial_rows_min: u64) -> Self {
-        let state = State { policy, under_way: HashMap::new(), next: 0, queues: HashMap::new(), unsaved: false };
+        let state = State {
+            policy,
+            under_way: HashMap::new(),
+            next: 0,
+            queues: HashMap::new(),
+            too_long: HashMap::new(),
+            unsaved: false,
+        };
         let file = Mutex::new(File { file, is_reported: false });
         Self { state: Mutex::new(state), began: Instant::now(), file, trial_rows_min }
     }
@@ -167,6 +179,20 @@ impl Chooser {
     pub fn busy(&self, place: Place, retry: Duration) {
         let now_ms = self.now_ms();
         self.lock().policy.busy(place, u64::try_from(retry.as_millis()).unwrap_or(u64::MAX), now_ms);
+    }
+
+    /// A producer refused so many rows as too many.
+    pub fn too_long(&self, place: Place, rows: u64) {
+        let (now_ms, mut state) = (self.now_ms(), self.lock());
+        let known = state.too_long.get(&place).map_or(u64::MAX, |(known, _)| *known);
+        state.too_long.insert(place, (rows.min(known), now_ms));
+    }
+
+    /// Whether a producer refused as many rows lately. After a while it is asked again: it may have been started anew.
+    pub fn is_too_long(&self, place: Place, rows: u64) -> bool {
+        let now_ms = self.now_ms();
+        let known = self.lock().too_long.get(&place).copied();
+        known.is_some_and(|(fewest, at_ms)| rows >= fewest && now_ms.saturating_sub(at_ms) < TOO_LONG_MS)
     }
 
     /// Writes what is not yet written.

@@ -1,6 +1,7 @@
 //! The server as its clients see it, through HTTP.
 
 mod access;
+mod blame;
 mod budgets;
 mod cases;
 mod client;

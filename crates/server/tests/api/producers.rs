@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
-use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
+use muser_cluster::identity::{
+    ClusterAuthority, ClusterFolder, Grant, NodeId, NodeIdentity, NodeKey, NodeName, Role, Roles,
+};
 use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::ledger::{FolderStorage, Ledger};
@@ -23,14 +25,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::world::{Setup, World, shipped};
+use crate::world::{Loaded, Setup, World, shipped};
 
 const CONTEXT: usize = 512;
 /// Rows that the producer computes before it tells of them.
 const ROWS: usize = 64;
 
 /// The secrets of a cluster, and what its nodes know of the model.
-struct Cluster {
+pub struct Cluster {
     folder: TempDir,
     authority: ClusterAuthority,
     keys: KeyRing,
@@ -43,7 +45,7 @@ fn now() -> u64 {
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let model = shipped();
         let identity = Identity::new(&FileDigest::compute(&model.files).unwrap(), model.config(), KvLayout::Q8);
         let shape = Shape::new(model.cache_spec(KvLayout::Q8, CONTEXT).unwrap(), identity).unwrap();
@@ -52,7 +54,7 @@ impl Cluster {
         Self { folder, authority, keys, shape, identity: identity.digest().0 }
     }
 
-    fn node(&self, name: &str, roles: Roles) -> (ClusterFolder, NodeIdentity, LaneSettings) {
+    pub fn node(&self, name: &str, roles: Roles) -> (ClusterFolder, NodeIdentity, LaneSettings) {
         let folder = ClusterFolder::new(self.folder.path().join(name));
         let key = NodeKey::generate().unwrap();
         folder.join(self.authority.certificate_pem(), &self.keys).unwrap();
@@ -66,11 +68,22 @@ impl Cluster {
 
     /// A producer that runs as long as the runtime.
     fn produce(&self, runtime: &Runtime) -> SocketAddr {
-        let (_, identity, lane) = self.node("producer", Roles::Producer);
+        self.produce_as(runtime, "producer", (&shipped(), CONTEXT)).0
+    }
+
+    /// A producer of this name that computes with a model, and takes prompts of so many tokens. Where it listens, and who it
+    /// is.
+    pub fn produce_as(
+        &self,
+        runtime: &Runtime,
+        name: &str,
+        (model, context): (&Arc<Loaded>, usize),
+    ) -> (SocketAddr, NodeId) {
+        let (_, identity, lane) = self.node(name, Roles::Producer);
         let acceptor = Acceptor::new(&identity, lane, Wanted { role: Role::Decoder, id: None }).unwrap();
         let member = Member::new(identity.facts(), &self.keys, &self.shape).unwrap();
         let (one, rows) = (NonZeroUsize::MIN, NonZeroUsize::new(ROWS).unwrap());
-        let executor = Executor::new(Arc::clone(&shipped()), Kernels::detected(), one, rows).unwrap();
+        let executor = Executor::new(Arc::clone(model), Kernels::detected(), one, rows).unwrap();
         let settings = EngineSettings {
             context: CONTEXT,
             kv: KvLayout::Q8,
@@ -85,7 +98,7 @@ impl Cluster {
         let (host, _) = EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap();
         let settings = ProducerSettings {
             concurrent_max: 2,
-            context: u32::try_from(CONTEXT).unwrap(),
+            context: u32::try_from(context).unwrap(),
             lanes_max: 8,
             stall_limit: Duration::from_secs(60),
             pace: None,
@@ -95,41 +108,68 @@ impl Cluster {
         let port = runtime.block_on(Port::open("127.0.0.1:0".parse().unwrap())).unwrap();
         let address = port.address().unwrap();
         runtime.spawn(producer.serve(port, Arc::new(acceptor), std::future::pending(), |_| ()));
-        address
+        (address, identity.facts().id)
     }
 
     /// A server whose long prompts are computed at `address`, if it can be.
     fn serve(&self, address: SocketAddr, fallback: Fallback, ping: Duration) -> World {
-        let (folder, identity, lane) = self.node(&format!("decoder-{}", address.port()), Roles::Decoder);
+        self.serve_by(&[address], (fallback, ping), (0.0, Arc::new(|| 0)))
+    }
+
+    /// The folder of a node that is there.
+    pub fn folder_of(&self, name: &str) -> ClusterFolder {
+        ClusterFolder::new(self.folder.path().join(name))
+    }
+
+    /// The name of the node whose server asks these producers.
+    pub fn decoder(addresses: &[SocketAddr]) -> String {
+        format!("decoder-{}", addresses[0].port())
+    }
+
+    /// A server whose long prompts are computed at one of `addresses`, and that audits a share of what comes, as its random
+    /// numbers say.
+    pub fn serve_by(
+        &self,
+        addresses: &[SocketAddr],
+        (fallback, ping): (Fallback, Duration),
+        (rate, random): (f64, Arc<dyn Fn() -> u64 + Send + Sync>),
+    ) -> World {
+        let (folder, identity, lane) = self.node(&Self::decoder(addresses), Roles::Decoder);
         let clock = Arc::clone(&lane.clock);
         let connector = Arc::new(Connector::new(&identity, lane).unwrap());
         let member = Member::new(identity.facts(), &self.keys, &self.shape).unwrap();
         let ledger = Arc::new(Ledger::open(FolderStorage::open(&folder.ledger()).unwrap(), 1 << 10).unwrap());
-        let settings = RemoteSettings {
-            address,
-            wanted: Wanted { role: Role::Producer, id: None },
-            expires_in: Duration::from_secs(60),
-            stall_limit: Duration::from_secs(60),
+        let quarantine = Arc::new(folder.load_quarantine().unwrap());
+        let remote = |address: &SocketAddr| {
+            let settings = RemoteSettings {
+                address: *address,
+                wanted: Wanted { role: Role::Producer, id: None },
+                expires_in: Duration::from_secs(60),
+                stall_limit: Duration::from_secs(60),
+            };
+            let (connector, of_model) = (Arc::clone(&connector), (self.shape.clone(), member.clone()));
+            Remote::new(connector, of_model, Arc::clone(&ledger), Arc::clone(&clock), settings)
+                .with_quarantine(Arc::clone(&quarantine))
         };
-        let remote = Remote::new(connector, (self.shape.clone(), member), ledger, Arc::clone(&clock), settings);
-        let prefill = PrefillSettings { tokens_min: 64, by: PrefillBy::Producer, fallback };
+        let remotes = addresses.iter().map(remote).collect();
+        let prefill = PrefillSettings { tokens_min: 16, by: PrefillBy::Producer, fallback };
         let policy = Policy::new(PolicySettings::default(), self.identity);
-        let never = AuditSettings {
-            rate: 0.0,
+        let audits = AuditSettings {
+            rate,
             pages_max: NonZeroUsize::MIN,
             model: self.identity,
-            random: Arc::new(|| 0),
-            clock,
+            random,
+            clock: Arc::clone(&clock),
             report: Arc::new(|_| ()),
         };
-        let auditor = Auditor::new(never, Arc::new(folder.load_quarantine().unwrap()));
+        let auditor = Auditor::new(audits, quarantine);
         let mut setup = Setup { identity: Some(self.identity), ..Setup::of(shipped()) };
         setup.service.ping = ping;
-        World::start_remote(setup, RemotePrefill::new(vec![remote], prefill, (policy, None), auditor))
+        World::start_remote(setup, RemotePrefill::new(remotes, prefill, (policy, None), auditor))
     }
 }
 
-fn runtime() -> Runtime {
+pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
