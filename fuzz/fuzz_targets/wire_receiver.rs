@@ -117,6 +117,7 @@ fn started(plan: &HandoffPlan) -> Receiver {
         held_name: [0; 32],
         codecs,
         priority: 0,
+        realm: [0; 32],
         tokens: vec![1; 200],
     };
     receiver.request(request, 0).expect("a greeted receiver requests");

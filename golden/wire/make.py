@@ -39,6 +39,7 @@ def node(start):
 
 
 HANDOFF, NONCE, SENDER_NONCE, HELD = run(0xA0, 16), run(0x11, 32), run(0x55, 32), run(0x77, 32)
+REALM = run(0x99, 32)
 RECEIVER, SENDER = node(1), run(0x81, 16) + run(0xC1, 32) + node(1)[48:]
 TOKENS = [5, 0x01020304, 0xFFFFFFFF]
 KEY = run(0x30, 32)
@@ -60,7 +61,7 @@ mac = blake3(root + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES, key=KEY).di
 
 detail = "zu viel los: übermorgen".encode()
 request = HANDOFF + struct.pack("<I", 9) + NONCE + struct.pack("<III", 60000, 3, 4) + HELD
-request += struct.pack("<IB", 3, 7) + struct.pack("<3I", *TOKENS)
+request += struct.pack("<IB", 3, 7) + REALM + struct.pack("<3I", *TOKENS)
 frames = {
     "hello": frame(1, struct.pack("<HH", 3, 4) + RECEIVER + struct.pack("<I", 1 << 20)),
     "hello_ack": frame(2, struct.pack("<H", 3) + SENDER + struct.pack("<III", 8, 1, 1 << 21)),

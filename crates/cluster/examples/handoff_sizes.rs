@@ -121,6 +121,7 @@ async fn ask(
                 held_name: [0; 32],
                 codecs: Codecs::NONE_ONLY,
                 priority: 0,
+                realm: [0; 32],
                 tokens: vec![7; mib],
             };
             receiver.request(request, now_ms())?;

@@ -315,7 +315,8 @@ impl Decoder {
             attempt.excuses.insert(Excuse::Keys);
         }
         let codecs = if context.random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY };
-        Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority: 0, tokens }
+        let (priority, realm) = (0, [0; 32]);
+        Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority, realm, tokens }
     }
 
     fn read(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {

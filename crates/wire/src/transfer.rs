@@ -18,7 +18,8 @@ use crate::header::FrameKind;
 /// | 64   | held_name     | 32 bytes, chained name of the last held page, zeroes for none             |
 /// | 96   | codecs        | `u32`, bit mask of page codecs that the receiver unpacks                  |
 /// | 100  | priority      | `u8`, larger is sooner                                                    |
-/// | 101  | tokens        | `rows` ids, `u32` each; the boundary token is not among them              |
+/// | 101  | realm         | 32 bytes, who may use what is computed for this, among the receiver's own |
+/// | 133  | tokens        | `rows` ids, `u32` each; the boundary token is not among them              |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Drawn by the receiver.
@@ -37,6 +38,9 @@ pub struct Request {
     pub codecs: Codecs,
     /// Larger is sooner.
     pub priority: u8,
+    /// Names the part of the receiver's requests that may use what the sender computes for this one. It is opaque: the sender
+    /// takes it together with the receiver's identity, so that nobody can name a part of somebody else's.
+    pub realm: [u8; 32],
     /// The tokens of the rows to have, without the boundary token.
     pub tokens: Vec<u32>,
 }
@@ -198,7 +202,7 @@ impl SenderTimes {
 
 impl Request {
     /// Bytes in front of the tokens.
-    pub const FIXED_BYTES: usize = 101;
+    pub const FIXED_BYTES: usize = 133;
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.handoff.0);
@@ -210,6 +214,7 @@ impl Request {
         out.extend_from_slice(&self.held_name);
         out.extend_from_slice(&self.codecs.0.to_le_bytes());
         out.push(self.priority);
+        out.extend_from_slice(&self.realm);
         out.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
     }
 
@@ -218,11 +223,12 @@ impl Request {
         let (handoff, key_id, nonce) = (HandoffId(fields.array()?), fields.u32()?, fields.array()?);
         let (expires_in_ms, rows, held_pages) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let (held_name, codecs, priority) = (fields.array()?, Codecs(fields.u32()?), fields.u8()?);
+        let realm = fields.array()?;
         let token_bytes = usize::try_from(4 * u64::from(rows)).unwrap_or(usize::MAX);
         let tokens = fields.bytes(token_bytes)?.chunks_exact(4);
         let tokens = tokens.map(|id| u32::from_le_bytes(std::array::from_fn(|index| id[index]))).collect();
         fields.finish()?;
-        Ok(Self { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority, tokens })
+        Ok(Self { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority, realm, tokens })
     }
 }
 

@@ -51,6 +51,7 @@ fn request() -> Request {
         held_name: run(0x77),
         codecs: Codecs::ALL,
         priority: 7,
+        realm: run(0x99),
         tokens: vec![5, 0x0102_0304, u32::MAX],
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use muser_engine::SamplingSettings;
 use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
-use muser_kv::{PAGE_ROWS, names_of};
+use muser_kv::{PAGE_ROWS, Realm, names_of};
 use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -24,6 +24,7 @@ use super::lanes::Lanes;
 use super::report::ProducerNews;
 use super::session::{Session, Work, turn_away};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
+use crate::identity::NodeId;
 use crate::lane::Acceptor;
 use crate::pacing::{Pace, PacedBy};
 use crate::random;
@@ -254,8 +255,9 @@ impl Producer {
         self.compression.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks a request and hands it to the engine.
-    pub(super) async fn begin(&self, request: &Request) -> Result<Work, (RefuseCode, String)> {
+    /// Checks a request of `asker` and hands it to the engine. What is computed is kept for that node alone, and there for
+    /// the realm that it names: no node can ask what another one had computed.
+    pub(super) async fn begin(&self, asker: NodeId, request: &Request) -> Result<Work, (RefuseCode, String)> {
         let requested = Instant::now();
         let refuse = |code, detail: String| Err((code, detail));
         let (rows, held_pages) = (request.tokens.len(), request.held_pages as usize);
@@ -292,8 +294,8 @@ impl Producer {
             stop_tokens: Arc::new([]),
             sampling: SamplingSettings::greedy(),
             logprobs: None,
-            reuse: PrefixReuse::Share,
-            flow: engine::Flow::default(),
+            reuse: PrefixReuse::Within(Realm::from_secret(asker.0).divided_by(&request.realm)),
+            flow: engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) },
         };
         let answer = self.host.submit_exported(wanted, export).await.map_err(|refused| {
             let code = match &refused {
@@ -314,4 +316,9 @@ impl Producer {
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// The first 8 bytes of a name that is drawn or hashed.
+fn flow_of<const N: usize>(name: [u8; N]) -> u64 {
+    name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

@@ -247,7 +247,7 @@ impl<'a> Session<'a> {
     /// Begins what is asked for, unless this node's keys or deny-list do not allow it.
     async fn begin(&mut self, request: &Request) -> Result<Work, (RefuseCode, String)> {
         match self.renew_keys().await {
-            Ok(()) => self.producer.begin(request).await,
+            Ok(()) => self.producer.begin(self.lane.peer().id, request).await,
             Err(error) => {
                 (self.tell)(ProducerNews::Untrusted(error));
                 Err((RefuseCode::Internal, "the producer cannot read its keys or its deny-list".into()))

@@ -3,8 +3,9 @@
 use muser_cluster::handoff::Compress;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
+use muser_kv::Realm;
 
-use crate::world::{Cluster, answer, answer_remotely, machine, random_tokens, request, run};
+use crate::world::{Cluster, SHIPPED, answer, answer_remotely, machine, machine_with, random_tokens, request, run};
 
 #[test]
 fn answers_have_the_bits_of_local_ones_in_both_layouts_whatever_is_held() {
@@ -76,14 +77,15 @@ fn several_at_once_do_not_mix_and_a_repeated_prompt_is_not_computed_again() {
     run(async {
         let cluster = Cluster::new();
         let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
-        let decoder = machine(KvLayout::Q8);
+        // It keeps nothing itself, so that it asks for everything each time.
+        let decoder = machine_with(SHIPPED.to_vec(), KvLayout::Q8, |settings| settings.prefix_bytes_max = 0);
         let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
         let prompts = [random_tokens(2, 700), random_tokens(3, 500)];
         let isolated = PrefixReuse::Isolate;
         for round in 0..3 {
             let (first, second) = tokio::join!(
-                answer_remotely(&decoder, &remote, &prompts[0], isolated),
-                answer_remotely(&decoder, &remote, &prompts[1], isolated),
+                answer_remotely(&decoder, &remote, &prompts[0], PrefixReuse::Share),
+                answer_remotely(&decoder, &remote, &prompts[1], PrefixReuse::Share),
             );
             for (prompt, remote) in prompts.iter().zip([first.unwrap(), second.unwrap()]) {
                 let local = decoder.host.submit(request(prompt, 6, isolated)).await.unwrap();
@@ -93,6 +95,33 @@ fn several_at_once_do_not_mix_and_a_repeated_prompt_is_not_computed_again() {
                 let kept = if round == 0 { 0 } else { pages };
                 assert_eq!(remote.0.stats.reused_rows as usize, kept, "round {round}, {} tokens", prompt.len());
             }
+        }
+    });
+}
+
+#[test]
+fn what_a_producer_computed_for_one_node_or_realm_is_not_there_for_another() {
+    run(async {
+        let cluster = Cluster::new();
+        let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine_with(SHIPPED.to_vec(), KvLayout::Q8, |settings| settings.prefix_bytes_max = 0);
+        let remotes = ["one", "other"].map(|name| cluster.remote(name, &decoder, producing.address, &cluster.keys));
+        let prompt = random_tokens(8, 300);
+        let within = |secret| PrefixReuse::Within(Realm::from_secret([secret; 32]));
+        let salted = PrefixReuse::Within(Realm::from_secret([1; 32]).divided_by(b"salt"));
+        let cases =
+            [(0, within(1)), (0, within(2)), (0, salted), (0, PrefixReuse::Share), (1, within(1)), (1, within(2))];
+        let (_, expected) = answer(decoder.host.submit(request(&prompt, 6, PrefixReuse::Isolate)).await.unwrap()).await;
+        // First nothing is there, for whomever it was computed before; then each finds its own.
+        for reused in [0, 256] {
+            for (node, reuse) in cases {
+                let (handoff, _, tokens) = answer_remotely(&decoder, &remotes[node], &prompt, reuse).await.unwrap();
+                assert_eq!(handoff.stats.reused_rows, reused, "node {node}, {reuse:?}");
+                assert!(tokens == expected, "other bits");
+            }
+            // A request that shares nothing leaves nothing there, either.
+            let isolated = answer_remotely(&decoder, &remotes[0], &prompt, PrefixReuse::Isolate).await.unwrap();
+            assert_eq!(isolated.0.stats.reused_rows, 0);
         }
     });
 }
