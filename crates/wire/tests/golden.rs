@@ -204,7 +204,7 @@ fn values_without_a_meaning_and_lying_counts_are_refused() {
     assert_eq!(decode(2, 23, &[201]), "detail_bytes of a Refuse body is 201");
     assert_eq!(decode(2, 24, &[0xFF]), "detail at byte of a Refuse body is 0");
     assert_eq!(decode(9, 16, &[0, 1]), "reason of a Cancel body is 256");
-    assert_eq!(decode(3, 56, &u32::MAX.to_le_bytes()), "a Request body of 113 bytes lacks 17179869168 bytes");
+    assert_eq!(decode(3, 56, &u32::MAX.to_le_bytes()), "a Request body of 145 bytes lacks 17179869168 bytes");
     assert_eq!(decode(3, 56, &2u32.to_le_bytes()), "a Request body has 4 bytes behind its last field");
 }
 
