@@ -10,7 +10,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
 use crate::limits::{Bounds, MESSAGES_MAX};
 use crate::messages::checked;
-use crate::service::Words;
+use crate::service::{Service, Words};
 
 /// Longest time that the template may take. Its own budget ends it far sooner; this holds on a machine that is short of
 /// processors, too.
@@ -97,9 +97,11 @@ impl Conversation {
     /// The conversation's tokens. Control tokens come from the template alone, whatever the messages say.
     ///
     /// # Errors
-    /// As [`Self::render`].
-    pub fn tokens(self, words: &Words) -> Result<Vec<u32>, ApiError> {
-        Ok(self.render(words)?.encode(&words.tokenizer))
+    /// As [`Self::render`], and if the text cannot fit the context.
+    pub fn tokens(self, service: &Service) -> Result<Vec<u32>, ApiError> {
+        let rendered = self.render(&service.words)?;
+        service.prompt_limits().check_text(rendered.text().len())?;
+        Ok(rendered.encode(service.tokenizer()))
     }
 }
 

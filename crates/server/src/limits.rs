@@ -9,7 +9,7 @@ pub const FIELDS_MAX: usize = 256;
 pub const NAMES_MAX: usize = 16 << 10;
 
 /// Bytes of all texts of a field: a prompt, a content, a conversation. A prompt is bounded by the context as well.
-pub const TEXT_BYTES_MAX: usize = 8 << 20;
+pub const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Messages of a conversation.
 pub const MESSAGES_MAX: usize = 16 << 10;
 /// Values within all messages, those of templates' own fields included.
@@ -52,8 +52,8 @@ pub const PROMPT_TOKEN_BYTES: usize = 16;
 /// Bytes charged for each byte of a body: the body, and what it becomes while it is read.
 pub const BODY_CHARGE: usize = 4;
 
-/// Bytes charged for each byte of a text for `POST /tokenize`: its ids, at most one for each byte, while their list grows.
-pub const TOKENIZED_CHARGE: usize = 8;
+/// Bytes charged for each byte of a text for `POST /tokenize`: what merging takes where a text is one word, and its ids.
+pub const TOKENIZED_CHARGE: usize = 40;
 
 /// How much a value of JSON may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,6 +27,23 @@ pub struct PromptLimits {
     pub prompts: usize,
 }
 
+impl PromptLimits {
+    /// Refuses a text of so many bytes whose tokens cannot fit the context.
+    ///
+    /// # Errors
+    /// If it is so long.
+    pub fn check_text(&self, bytes: usize) -> Result<(), ApiError> {
+        let Self { context, text_bytes, .. } = *self;
+        if bytes <= text_bytes {
+            return Ok(());
+        }
+        let message = format!(
+            "a prompt has {bytes} bytes of text, and no text of more than {text_bytes} fits the context of {context} tokens"
+        );
+        Err(ApiError::exceeds_context(message, context))
+    }
+}
+
 /// A prompt of a request.
 #[derive(Clone, Debug)]
 pub struct Prompt {
@@ -130,14 +147,8 @@ impl Sequence {
 }
 
 fn prompt_of(tokenizer: &Tokenizer, prompt: Sequence, limits: &PromptLimits) -> Result<Prompt, ApiError> {
-    let PromptLimits { context, text_bytes, .. } = *limits;
-    if prompt.text_bytes > text_bytes {
-        let message = format!(
-            "a prompt has {} bytes of text, and no text of more than {text_bytes} fits the context of {context} tokens",
-            prompt.text_bytes
-        );
-        return Err(ApiError::exceeds_context(message, context));
-    }
+    limits.check_text(prompt.text_bytes)?;
+    let context = limits.context;
     if prompt.ids > context {
         // Not all of them were kept.
         return Err(ApiError::prompt_too_long(prompt.ids, context));

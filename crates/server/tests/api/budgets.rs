@@ -44,7 +44,7 @@ fn counts_and_lengths_have_a_limit_that_is_taken_and_one_more_is_refused_by_name
     assert_eq!(ask(5000).status, 200);
     let message = ask(16_385).refused(400, "invalid_request_error");
     assert!(message.starts_with("messages: has 16385"), "{message}");
-    let long = "x".repeat((8 << 20) + 1);
+    let long = "x".repeat((4 << 20) + 1);
     for (path, name, body) in [
         ("/tokenize", "content", json!({"content": long})),
         ("/apply-template", "messages", json!({"messages": [{"role": "user", "content": long}]})),
@@ -69,6 +69,9 @@ fn a_text_that_cannot_fit_the_context_is_refused_by_its_length() {
             assert_eq!(answer.json()["error"]["n_ctx"], 512);
         }
     }
+    let long = json!({"messages": [{"role": "user", "content": "a b ".repeat(100_000)}]});
+    let answer = world.post("/v1/chat/completions", &long);
+    assert!(answer.refused(400, "exceed_context_size_error").contains("bytes of text"));
 }
 
 // 71 bytes of body made a server hold gigabytes.

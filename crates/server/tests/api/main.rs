@@ -10,6 +10,7 @@ mod completion;
 mod connections;
 mod exact;
 mod limits;
+mod limits_document;
 mod metrics;
 mod openai;
 mod openapi;

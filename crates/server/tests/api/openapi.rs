@@ -1,7 +1,7 @@
 //! The description of the server at `/openapi.json` says what the server does: every field, value, route, key and answer of
 //! it is tried on a running server.
 
-mod schema;
+pub mod schema;
 
 use std::collections::BTreeSet;
 

@@ -68,7 +68,7 @@ fn read(service: &Service, body: &[u8]) -> Result<Asked, ApiError> {
     take_later_features(&mut fields)?;
     take_meaningless(&mut fields)?;
     fields.finish()?;
-    let prompt = conversation.tokens(&service.words)?;
+    let prompt = conversation.tokens(service)?;
     Ok(Asked { prompt, options, logprobs, include_usage })
 }
 
