@@ -16,6 +16,8 @@ mod conversation;
 mod error;
 mod fields;
 mod generation;
+#[cfg_attr(target_env = "gnu", path = "heap_glibc.rs")]
+mod heap;
 mod limits;
 mod listen;
 mod logit_bias;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{ApiError, ErrorKind};
 
@@ -24,6 +24,7 @@ const RETRY_SECONDS: u64 = 1;
 pub struct MemoryBudget {
     units: Arc<Semaphore>,
     bytes_max: usize,
+    returned: Arc<Notify>,
 }
 
 /// Bytes of a request that are charged until this is dropped.
@@ -31,13 +32,20 @@ pub struct MemoryBudget {
 pub struct Charge {
     permit: Option<OwnedSemaphorePermit>,
     bytes: usize,
+    /// Told when charged bytes are given back.
+    returned: Option<Arc<Notify>>,
 }
 
 impl MemoryBudget {
     /// A budget of `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         let units = (bytes_max / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        Self { units: Arc::new(Semaphore::new(units)), bytes_max }
+        Self { units: Arc::new(Semaphore::new(units)), bytes_max, returned: Arc::default() }
+    }
+
+    /// Waits until charged bytes have been given back since the last time.
+    pub async fn returned(&self) {
+        self.returned.notified().await;
     }
 
     /// Charges `bytes` at once.
@@ -71,7 +79,14 @@ impl Charge {
             None => self.permit = Some(permit),
         }
         self.bytes = self.bytes.max(bytes);
+        self.returned = Some(Arc::clone(&budget.returned)).filter(|_| self.bytes > FREE_BYTES);
         Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.returned.iter().for_each(|returned| returned.notify_one());
     }
 }
 

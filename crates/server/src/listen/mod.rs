@@ -18,10 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::access::{Access, Exposure};
 use crate::app::{App, Phase};
+use crate::heap;
 use crate::record::CountedConnection;
 use crate::routes::router;
 use admission::Admission;
@@ -82,6 +84,8 @@ fn bind_reason(reason: &io::Error) -> String {
 
 /// How long clients have to be told that their answers end, once they do.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time from the end of a large request to the moment when its memory goes back to the system.
+const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
 /// How long nothing is accepted when the system has no more files to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -153,6 +157,7 @@ impl Server {
         let mut ended = tokio::select! {
             () = accept(&listener, &serving, &app, &closing) => Ok(()),
             () = stop => Ok(()),
+            () = give_memory_back(&app) => Ok(()),
             () = app.reached(Phase::Stopping) => Ok(()),
             reason = engine_failure(&app) => Err(ServeError::Engine(reason)),
         };
@@ -204,6 +209,17 @@ async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc
             let _ = serving.serve(stream, Arc::clone(&admitted.peer), closing).await;
             drop((counted, admitted));
         });
+    }
+}
+
+/// Gives memory back to the system after large requests, for ever.
+async fn give_memory_back(app: &App) {
+    loop {
+        app.memory.returned().await;
+        // One time for all that end together; what is charged is freed just after.
+        sleep(GIVE_BACK_PAUSE).await;
+        // It fails only if the runtime ends.
+        let _ = spawn_blocking(heap::give_back).await;
     }
 }
 
