@@ -66,5 +66,12 @@ async fn document() -> Response {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::new(ErrorKind::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
+    let (path, method) = (begin_of(uri.path()), begin_of(method.as_str()));
+    ApiError::new(ErrorKind::MethodNotAllowed, format!("{path} does not take {method}"))
+}
+
+/// As much of a client's words as a message repeats.
+fn begin_of(words: &str) -> &str {
+    const BYTES_MAX: usize = 120;
+    &words[..words.floor_char_boundary(BYTES_MAX)]
 }
