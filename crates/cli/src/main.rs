@@ -8,6 +8,8 @@
 //! A first SIGINT or SIGTERM ends what is under way cleanly: text ends with a line break, a file that was being written is
 //! removed. A second one ends the process at once.
 
+#![forbid(unsafe_code)]
+
 mod answer;
 mod cluster_member;
 mod commands;

@@ -1,5 +1,7 @@
 //! Who runs next: requests, chunked prefill, decode and sampling.
 
+#![forbid(unsafe_code)]
+
 pub mod engine;
 mod policy;
 mod prefix;

@@ -6,6 +6,8 @@
 //! found, ends the work at the next step, which finds its channel closed. That holds for whoever leaves before there is an
 //! answer, too.
 
+#![forbid(unsafe_code)]
+
 mod status;
 mod work;
 

@@ -13,6 +13,8 @@
 //! - `download` brings one file: resumed, repeated, checked, named when whole.
 //! - `pull` joins these for a request.
 
+#![forbid(unsafe_code)]
+
 mod address;
 mod answer;
 mod cache;

@@ -16,6 +16,8 @@
 //! - `transfer` gives pages out, and builds a cache from pages that arrive, off to the side.
 //! - `ship` counts what a handoff has to send.
 
+#![forbid(unsafe_code)]
+
 mod cache;
 mod layout;
 mod makers;

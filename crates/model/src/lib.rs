@@ -1,5 +1,7 @@
 //! The layer graph: configuration, tensors and one forward pass for prefill and decode.
 
+#![forbid(unsafe_code)]
+
 mod arch;
 mod config;
 mod cpu;

@@ -10,6 +10,8 @@
 //!
 //! This crate reads no files: the caller fills [`VocabularyData`] from wherever the vocabulary is kept.
 
+#![forbid(unsafe_code)]
+
 mod byte_alphabet;
 mod chat;
 mod encoder;

@@ -1,1 +1,3 @@
 //! Rules about the source itself, enforced as tests.
+
+#![forbid(unsafe_code)]

@@ -25,6 +25,7 @@ fn the_repository_obeys_the_house_rules() {
         source::files_without_an_introduction(&sources),
         words::outside_their_home(&sources),
         words::forbidden(&sources),
+        words::unsafe_not_forbidden(&sources),
         arrows::against_the_order(&repository.texts_ending_in("Cargo.toml")),
         documents::crates_missing_from_the_map(&repository),
         documents::dead_paths(&repository),

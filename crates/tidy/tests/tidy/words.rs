@@ -76,6 +76,20 @@ pub fn forbidden(sources: &[Text<'_>]) -> Vec<String> {
     broken
 }
 
+/// A crate whose sources hold no `unsafe` forbids it, so that the first comes with a decision.
+pub fn unsafe_not_forbidden(sources: &[Text<'_>]) -> Vec<String> {
+    let roots = sources.iter().filter(|(path, text)| {
+        let is_root = path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs");
+        path.starts_with("crates/") && is_root && !text.lines().any(|line| line == "#![forbid(unsafe_code)]")
+    });
+    let without_need = roots.filter(|(root, _)| {
+        let folder = &root[..root.rfind('/').map_or(0, |end| end + 1)];
+        let own = sources.iter().filter(|(path, _)| path.starts_with(folder));
+        !own.into_iter().any(|(_, text)| lines_with(&code_of(text), "unsafe").next().is_some())
+    });
+    without_need.map(|(root, _)| format!("{root}: nothing in the crate is `unsafe`: #![forbid(unsafe_code)]")).collect()
+}
+
 /// Numbers, from 1, of the lines that contain `word` and not merely a longer word around it.
 fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -164,6 +178,20 @@ fn quoted_len(text: &str, quote: char) -> usize {
         }
     }
     text.len()
+}
+
+#[test]
+fn a_crate_without_unsafe_code_that_does_not_forbid_it_is_reported() {
+    let files = [
+        ("crates/a/src/lib.rs", "//! A.\n\nmod b;\n"),
+        ("crates/a/src/b.rs", "// unsafe\nlet a = \"unsafe\";\n"),
+        ("crates/a/tests/a.rs", "unsafe {}\n"),
+        ("crates/c/src/main.rs", "//! C.\n\n#![forbid(unsafe_code)]\n"),
+        ("crates/d/src/lib.rs", "//! D.\n"),
+        ("crates/d/src/e/f.rs", "unsafe {}\n"),
+    ];
+    let broken = unsafe_not_forbidden(&files);
+    assert!(broken.len() == 1 && broken[0].starts_with("crates/a/src/lib.rs: "), "{broken:?}");
 }
 
 #[test]
