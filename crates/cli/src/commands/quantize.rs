@@ -112,17 +112,22 @@ pub(super) fn refuse_existing(path: &Path) -> Result<(), QuantizeFailure> {
     }
 }
 
+/// The key that GGUF requires once a tensor is quantised, and the version of the blocks' layouts.
+const QUANTIZATION_VERSION: (&str, u32) = ("general.quantization_version", 2);
+
 /// Metadata and tensors of the new file; nothing is written yet.
 fn plan(files: &ModelFiles, args: &QuantizeArgs) -> Result<GgufWriter, QuantizeFailure> {
     let mut writer = GgufWriter::new();
-    let (file_type, metadata) = ("general.file_type", files.metadata());
-    for (key, value) in metadata.iter() {
-        let of_file = key == "general.alignment" || key == file_type || key.starts_with("split.");
+    let own = [("general.file_type", args.weight_type.file_type()), QUANTIZATION_VERSION];
+    for (key, value) in files.metadata().iter() {
+        let of_file = key == "general.alignment" || key.starts_with("split.") || own.iter().any(|(own, _)| *own == key);
         if !of_file {
             writer.set(key, value)?;
         }
     }
-    writer.set(file_type, Value::U32(args.weight_type.file_type()))?;
+    for (key, value) in own {
+        writer.set(key, Value::U32(value))?;
+    }
     for tensor in files.tensors() {
         let weight = tensor.weight()?;
         let ty = target(files, &tensor, weight, args)?;

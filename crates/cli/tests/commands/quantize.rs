@@ -67,7 +67,7 @@ fn every_type_is_written_with_its_fallback_and_the_result_runs() {
 }
 
 #[test]
-fn metadata_is_kept_but_for_the_type_of_the_file() {
+fn metadata_is_kept_but_for_the_type_of_the_file_and_its_blocks() {
     let folder = Folder::new();
     let (from, to) = (folder.write("from.gguf", float_model(&llama_spec(256), WeightType::F16)), folder.at("to.gguf"));
     muser(&["quantize", &from, &to, "Q4_K"]).done();
@@ -75,7 +75,7 @@ fn metadata_is_kept_but_for_the_type_of_the_file() {
     for (key, value) in before.metadata().iter() {
         assert_eq!(after.metadata().get(key), Some(value), "{key}");
     }
-    assert_eq!(after.metadata().len(), before.metadata().len() + 1);
+    assert_eq!(after.metadata().len(), before.metadata().len() + 2);
     assert_eq!(after.metadata().u32("general.file_type").unwrap(), 14);
 }
 
@@ -167,4 +167,25 @@ fn a_tensor_with_a_scale_beside_it_is_refused() {
     let from = folder.write("from.gguf", file);
     let line = muser(&["quantize", &from, &folder.at("to.gguf"), "Q8_0"]).refused(3);
     assert!(line.contains("\"a.weight\"") && line.contains("scale"), "{line}");
+}
+
+#[test]
+fn the_new_file_states_its_type_and_the_version_of_quantised_blocks() {
+    let folder = Folder::new();
+    let from = folder.write("from.gguf", float_model(&llama_spec(256), WeightType::F16));
+    let (once, twice) = (folder.at("once.gguf"), folder.at("twice.gguf"));
+    muser(&["quantize", &from, &once, "Q8_0"]).done();
+    // From a file that has both keys, one of them of another version.
+    let mut bytes = fs::read(&once).unwrap();
+    let key = b"general.quantization_version";
+    let at = bytes.windows(key.len()).position(|found| found == key).unwrap() + key.len() + 4;
+    assert_eq!(bytes[at..at + 4], 2u32.to_le_bytes());
+    bytes[at] = 1;
+    let older = folder.write("older.gguf", bytes);
+    muser(&["quantize", "--allow-requantize", &older, &twice, "Q4_0"]).done();
+    for (path, file_type) in [(&once, 7), (&twice, 2)] {
+        let files = ModelFiles::open(path.as_ref()).unwrap();
+        let stated = |key| files.metadata().u32(key).unwrap();
+        assert_eq!((stated("general.quantization_version"), stated("general.file_type")), (2, file_type));
+    }
 }
