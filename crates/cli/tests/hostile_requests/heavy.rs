@@ -17,8 +17,16 @@ fn many(begin: &str, count: usize, part: impl Fn(usize) -> String, end: &str) ->
 }
 
 pub fn cases(vocab: usize) -> Vec<Case> {
+    [long_answers(), long_fields(vocab), long_conversations()].into_iter().flatten().collect()
+}
+
+fn post(name: &str, path: &'static str, body: String, expected: &'static [u16]) -> Case {
+    Case::post(name, path, body, expected)
+}
+
+/// Requests for much, and bodies of fields that nobody takes.
+fn long_answers() -> Vec<Case> {
     let hungry = |path, body: serde_json::Value| Case::post(format!("hungry {body}"), path, body.to_string(), REFUSED);
-    let post = |name: &str, path, body: String, expected| Case::post(name, path, body, expected);
     vec![
         hungry("/completion", json!({"prompt": "hi", "n_predict": 2000, "n_probs": u32::MAX, "ignore_eos": true})),
         hungry(
@@ -49,6 +57,12 @@ pub fn cases(vocab: usize) -> Vec<Case> {
             many(r#"{"prompt":"a","n_keep":{"#, 2_000_000, |i| format!("\"{i:x}\":0"), "}}"),
             REFUSED,
         ),
+    ]
+}
+
+/// Prompts, stop strings and biases.
+fn long_fields(vocab: usize) -> Vec<Case> {
+    vec![
         post("a long prompt", "/completion", json!({"prompt": "a b ".repeat(7 * MIB)}).to_string(), REFUSED),
         post("ids", "/completion", many(r#"{"prompt":["#, 9_000_000, |_| "70".into(), "]}"), REFUSED),
         post("prompts", "/v1/completions", many(r#"{"prompt":["#, 5_000_000, |_| "[7]".into(), "]}"), REFUSED),
@@ -78,6 +92,12 @@ pub fn cases(vocab: usize) -> Vec<Case> {
             json!({"prompt": "hi", "logit_bias": [["a b ".repeat(5 * MIB), 1]]}).to_string(),
             REFUSED,
         ),
+    ]
+}
+
+/// Conversations, and bodies of nothing but syntax.
+fn long_conversations() -> Vec<Case> {
+    vec![
         post(
             "messages",
             "/apply-template",

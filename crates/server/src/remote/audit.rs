@@ -239,7 +239,7 @@ impl Auditor {
         }
         // All of it is held, or nothing is gained.
         let prompt = installed.tokens().get(..=held * PAGE_ROWS)?.to_vec();
-        let installation = host.begin_installation(prompt, reuse.clone()).await.ok()?;
+        let installation = host.begin_installation(prompt, *reuse).await.ok()?;
         let apart = (installation.held_pages() == held).then(|| installation.finish().ok())??;
         (apart.pages_without_others(maker) == held).then(|| installed.beginning(held).completed_by(&apart))
     }
