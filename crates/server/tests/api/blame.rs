@@ -70,9 +70,10 @@ fn an_audit_behind_held_wrong_pages_condemns_who_sent_those_and_not_who_went_on_
     let (text, times) = ask(&world, &third);
     assert_eq!((&times["kv_producer"], &times["kv_audit"]["outcome"]), (&json!("honest"), &json!("same")), "{times}");
     assert_eq!(text, ask(&alone, &third).0);
-    // What the liar sent is gone; what was computed here in its place stays.
+    // What the liar sent is gone.
     let (text, times) = ask(&world, &first);
-    assert_eq!((text, &times["kv_source"]), (ask(&alone, &first).0, &json!("local")), "{times}");
+    assert_eq!((text, &times["cache_n"]), (ask(&alone, &first).0, &json!(0)), "{times}");
+    assert_ne!(times["kv_producer"], "liar", "{times}");
 }
 
 #[test]
