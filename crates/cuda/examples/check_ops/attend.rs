@@ -85,6 +85,20 @@ pub fn run(world: &mut World) {
         let form = Form { shape, layout: KvLayout::Q8 };
         Case { form, window, step, content: Content::Mixed, damage: Damage::None }.run(world, &mut rng);
     }
+    // Damage under many rows, often enough that every kind of it meets a key scale.
+    for number in 0..24 {
+        let (form, window) = (Form { shape, layout: KvLayout::Q8 }, WINDOWS[number % 2 * 3]);
+        let (step, content) = (&[(500, 33)][..], Content::Mixed);
+        Case { form, window, step, content, damage: Damage::Page }.run(world, &mut rng);
+    }
+    // Whole tiles of several segments in the general kernels.
+    for (head_dim, layout) in [(64, KvLayout::Q8), (256, KvLayout::Q8), (128, KvLayout::F16), (32, KvLayout::F16)] {
+        let form = Form { shape: AttentionShape::new(32, 2, head_dim).expect("a shape"), layout };
+        for window in [None, Some(2048)] {
+            let (step, content) = (&[(2500, 150)][..], Content::Mixed);
+            Case { form, window, step, content, damage: Damage::None }.run(world, &mut rng);
+        }
+    }
 }
 
 /// One step.
