@@ -27,6 +27,7 @@ use crate::failure::Failure;
 use crate::input::read_text;
 use crate::model;
 use crate::settings::cluster_member::{DemoArgs, FallbackTo, Prefill, ProducerArgs};
+use crate::settings::{DeviceChoice, MachineArgs};
 
 /// Repeated until the prompt is long enough, if none is given.
 const PASSAGE: &str = "The harbour lay still in the morning, and the boats that had come in at night were tied side by side. \
@@ -48,7 +49,10 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let (producer_folder, decoder_folder) = (folder.path().join("producer"), folder.path().join("decoder"));
     processes::begin(&decoder_folder)?;
     let files = model::open(args.model.as_deref(), &args.hub)?;
-    let executor = model::executor(Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
+    // Two unequal machines are the point: a GPU that was asked for is the producer's.
+    let device = if args.machine.device == DeviceChoice::Cuda { DeviceChoice::Cpu } else { args.machine.device };
+    let machine = MachineArgs { device, ..args.machine.clone() };
+    let executor = model::executor(Arc::clone(&files), &machine, model::CHUNK_ROWS)?;
     let (loaded, trained) = (Arc::clone(executor.spec()), executor.spec().config().context);
     let (vocab, kv) = (loaded.config().vocab, KvLayout::from(args.kv));
     let prompt = prompt(args, &load_tokenizer(&files.metadata(), vocab)?, trained)?;

@@ -88,6 +88,7 @@ pub struct DemoArgs {
     /// Layout of cached keys and values.
     #[arg(long, value_enum, default_value_t = KvType::Q8)]
     pub kv: KvType,
+    /// With --device cuda the producer computes on the GPU, and the decoder on the CPU.
     #[command(flatten)]
     pub machine: MachineArgs,
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use clap::ValueEnum;
 use muser_cluster::enrol::{Issuer, IssuerSettings, Limits, Machine, Rates};
 use muser_cluster::handoff::Address;
 use muser_cluster::identity::{ClusterFolder, NodeName, Roles};
@@ -113,12 +114,15 @@ pub fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Process, Addres
     Err(failed(said))
 }
 
-/// This program again, with another command on as many threads.
+/// This program again, with another command on as many threads and the device that was asked for.
 fn this_program(name: &str, args: &DemoArgs) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe().map_err(|reason| failed(&reason))?);
     command.arg(name);
     if let Some(threads) = args.machine.threads {
         command.arg("--threads").arg(threads.to_string());
+    }
+    if let Some(device) = args.machine.device.to_possible_value() {
+        command.arg("--device").arg(device.get_name());
     }
     Ok(command)
 }
