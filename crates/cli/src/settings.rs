@@ -16,7 +16,7 @@ use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_kernels::pool::Pool;
 
-pub use generation::{GenerationArgs, SamplerArgs};
+pub use generation::{GenerationArgs, SamplerArgs, Seed};
 use muser_hub::{FileName, Reference};
 
 use crate::commands::pull::PullArgs;
@@ -338,15 +338,16 @@ pub struct QuantizeArgs {
 
 /// `muser make-model`.
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct MakeModelArgs {
     /// GGUF file to write; must not exist.
     pub output: PathBuf,
     /// Model whose sizes and tensor types the file has.
     #[arg(long, value_enum, value_name = "MODEL")]
     pub like: LikeModel,
-    /// Seed of the weights: the same one gives the same file.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    /// Seed of the weights: the same one gives the same file; -1 takes a new one and prints it.
+    #[arg(short, long, default_value = "1")]
+    pub seed: Seed,
     /// Threads that compute [default: one per core].
     #[arg(short, long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<NonZeroUsize>,

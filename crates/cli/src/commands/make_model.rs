@@ -23,7 +23,8 @@ pub fn run(args: &MakeModelArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         LikeModel::Muse30b => Geometry::MUSE_30B,
         LikeModel::GlimmerMini => Geometry::GLIMMER_MINI,
     };
-    let model = SyntheticModel::plan(&geometry, args.seed).map_err(QuantizeFailure::from)?;
+    let seed = args.seed.value();
+    let model = SyntheticModel::plan(&geometry, seed).map_err(QuantizeFailure::from)?;
     let mut pool = Pool::new(model::threads(args.threads))?;
     interrupt.hold();
     let mut out = NewFile::create(&args.output)?;
@@ -38,7 +39,7 @@ pub fn run(args: &MakeModelArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     refuse_existing(&args.output)?;
     out.finish()?;
     let bytes: u64 = model.writer().tensors().iter().map(PlannedTensor::byte_len).sum();
-    tell(format_args!("{}: {:.2} GB of random weights, seed {}", geometry.name, bytes as f64 / 1e9, args.seed));
+    tell(format_args!("{}: {:.2} GB of random weights, seed {}", geometry.name, bytes as f64 / 1e9, seed));
     Ok(())
 }
 

@@ -122,7 +122,7 @@ fn help_of_the_cluster_commands_names_every_flag_and_says_that_a_granted_key_tra
 
 #[test]
 fn help_names_every_flag_and_the_exit_codes() {
-    let machine = ["-t, --threads", "--kernels"];
+    let machine = ["-t, --threads", "--kernels", "--device"];
     let generation = [
         "-n, --predict",
         "--temp",
@@ -152,7 +152,7 @@ fn help_names_every_flag_and_the_exit_codes() {
     let hub = ["--hf-repo", "--hf-file", "--offline"];
     let machine = [&machine[..], &hub].concat();
     let generation = [&generation[..], &sampler, &machine].concat();
-    let flags: [(&str, &[&str], &[&str]); 6] = [
+    let flags: [(&str, &[&str], &[&str]); 7] = [
         ("run", &["-m, --model", "[PROMPT]", "-p, --prompt", "-f, --file"], &generation),
         ("chat", &["-m, --model", "--system-prompt", "-sys"], &generation),
         ("inspect", &["[MODEL]", "--json"], &hub),
@@ -161,6 +161,7 @@ fn help_names_every_flag_and_the_exit_codes() {
             &["<INPUT>", "<OUTPUT>", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "--allow-requantize", "-t, --threads"],
             &[],
         ),
+        ("make-model", &["<OUTPUT>", "--like", "muse-30b", "glimmer-mini", "-s, --seed", "-t, --threads"], &[]),
         ("logits", &["[MODEL]", "--ids", "--chunk", "--kv", "--out"], &machine),
         ("bench", &bench, &machine),
     ];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muser_cluster::handoff::BringError;
 use muser_cluster::keys::KeyRing;
-use muser_engine::engine::PrefixReuse;
+use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_kernels::attention::KvLayout;
 use muser_wire::{Component, Failure, RefuseCode};
 
@@ -129,10 +129,13 @@ fn a_producer_that_is_busy_for_longer_than_the_stall_limit_is_not_taken_for_dead
         let decoder = machine(KvLayout::Q8);
         let limit = Duration::from_millis(1500);
         let remote = cluster.remote_with_limit("decoder", &decoder, producing.address, (&cluster.keys, limit));
-        // All four places of its engine are taken for longer than that.
+        // All four places of its engine are taken for longer than that, by the same node: another would have to make way.
+        let node = cluster.folder("decoder").load_identity().unwrap().facts().id;
+        let client = u64::from_le_bytes(*node.0.first_chunk().unwrap());
         let mut others = Vec::new();
         for seed in 0..4 {
             let endless = request(&random_tokens(seed, 10), 2000, PrefixReuse::Isolate);
+            let endless = Request { flow: Flow { client, group: seed }, ..endless };
             others.push(producing.machine.host.submit(endless).await.unwrap());
         }
         let prompt = random_tokens(9, 200);
