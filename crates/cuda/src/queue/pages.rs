@@ -24,7 +24,7 @@ pub struct PageCopy {
 }
 
 impl PageCopy {
-    /// The words of a list of pages on the device, [`COPY_WORDS`] each.
+    /// The words of a list of pages on the device, three for each page.
     ///
     /// # Panics
     /// If a page has more than 64 rows or an address is no multiple of 16.
