@@ -238,9 +238,12 @@ impl Producer {
             };
             match end.machine.accept(acceptance, context.now_ms) {
                 Ok(()) => {}
-                // Somebody changed the limit that the receiver told.
+                // The network changed the limit that the receiver told: encryption would have ended such a lane, and no handoff
+                // can succeed on it.
                 Err(SendError::FrameTooLarge { .. }) if lane.excuses.contains(&Excuse::Network) => {
-                    return give_up(lane, context);
+                    give_up(lane, context)?;
+                    lane.sender.iter_mut().for_each(|end| end.machine.ended());
+                    return Ok(());
                 }
                 Err(error) => return Err(Violation::Call { call: "accept", error: error.to_string() }),
             }
