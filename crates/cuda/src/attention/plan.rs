@@ -168,14 +168,6 @@ impl AttentionPlan {
         self.cutting.visible_pages(sequence.positions())
     }
 
-    /// Shape of the launches of the current step. Launches recorded for one step can be replayed for another of this shape.
-    pub fn launch_shape(&self) -> [usize; 6] {
-        let prefill = &self.items.prefill;
-        let expanded = [prefill.items.len(), prefill.pages.len(), prefill.tiles.len()];
-        let [items, pages, tiles] = expanded;
-        [self.rows, self.items.count(), self.items.merges(), items, pages, tiles]
-    }
-
     /// Heads of the layers.
     pub fn shape(&self) -> &AttentionShape {
         &self.shape

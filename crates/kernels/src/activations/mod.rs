@@ -51,12 +51,6 @@ impl std::ops::BitOr for FormatSet {
     }
 }
 
-impl FromIterator<ActivationFormat> for FormatSet {
-    fn from_iter<I: IntoIterator<Item = ActivationFormat>>(formats: I) -> Self {
-        formats.into_iter().fold(Self::EMPTY, Self::with)
-    }
-}
-
 /// 256 codes with one scale.
 #[derive(Clone, Debug)]
 #[repr(C)]
