@@ -39,6 +39,9 @@ pub fn executor(
     rows_max: NonZeroUsize,
 ) -> Result<Box<dyn Forward>, Failure> {
     match machine.device {
+        DeviceChoice::Cuda if machine.kernels.is_some() => Err(Failure::Usage(
+            "--kernels chooses an instruction set of the CPU: it cannot be used with --device cuda".into(),
+        )),
         DeviceChoice::Cuda => gpu::executor(&files, rows_max),
         DeviceChoice::Auto if machine.kernels.is_none() && gpu::is_there() => match gpu::executor(&files, rows_max) {
             Err(Failure::Device(reason)) => {

@@ -118,10 +118,10 @@ pub struct HubArgs {
 /// How the machine is used; shared by the commands that run a model. None of these change a result.
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
-    /// Threads that compute [default: one per core].
+    /// Threads that compute on the CPU [default: one per core].
     #[arg(short, long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<NonZeroUsize>,
-    /// Instruction set to use, by name: scalar, avx2, avx512 [default: the best this CPU has].
+    /// CPU instruction set to use, by name: scalar, avx2, avx512 [default: the best this CPU has].
     #[arg(long, value_name = "NAME", value_parser = kernels)]
     pub kernels: Option<Kernels>,
     /// Device that computes: cpu, cuda, or auto, which is the GPU where this build, the machine and its memory allow it.

@@ -11,6 +11,13 @@ fn wrong(args: &[&str], expected: &[&str]) {
 }
 
 #[test]
+fn an_instruction_set_is_refused_for_a_gpu() {
+    let refused = muser(&["run", "--device", "cuda", "--kernels", "scalar", "x"]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--kernels") && refused.stderr.contains("--device cuda"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_wrong_setting_is_refused_with_what_is_right() {
     for temperature in ["nan", "inf", "-0.1", "warm", ""] {
         wrong(&["run", "--temp", temperature, "x"], &["--temp", "not negative"]);
