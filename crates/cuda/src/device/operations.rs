@@ -190,6 +190,7 @@ impl Device for CudaDevice {
 
     fn bend_logits(&mut self, logits: &mut DeviceBuffer<f32>, selected: &[usize], bend: &LogitsBend) {
         let &LogitsBend { vocab, scale, soft_cap } = bend;
+        // The final norm, which selected the same rows, has uploaded their numbers.
         let rows = LogitsRows { rows: selected.len(), vocab, step_rows: Some(&self.indices) };
         let failures = &mut Failures { status: &mut self.status, place: self.site };
         self.queue.finish_logits(logits, &rows, &LogitsScale { scale, soft_cap }, failures);
