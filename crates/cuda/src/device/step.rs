@@ -57,8 +57,8 @@ struct LayerOfStep {
     table_start: usize,
 }
 
-/// Addresses of a sequence's pages in the step before. They hold as long as its cache has the same lineage and no copy had to
-/// make way, so that a long sequence is not looked through for every token.
+/// Addresses of a sequence's pages in the step before. All but the last hold as long as its cache has the same lineage and no
+/// copy had to make way, so that a long sequence is not looked through for every token.
 #[derive(Debug)]
 struct KnownSequence {
     lineage: u64,
@@ -190,6 +190,8 @@ impl StepState {
         let visible = plan.visible_pages(&sequences[number]);
         let known = &mut self.known[number].layers[index];
         let start = self.table.entries.len();
+        // The last page may have had room: whoever extended the cache since wrote there, so its stamp is compared.
+        known.addresses.pop();
         for page in visible.clone() {
             let address = page.checked_sub(known.first).and_then(|at| known.addresses.get(at)).copied();
             let address = match address {
