@@ -368,8 +368,8 @@ impl Remote {
                 Some(ReceiverEvent::Complete(stats)) => {
                     // Much may have changed while it came. The engine asks again when the pages are to become visible.
                     standing.current(Some(key_id)).await?;
+                    // A producer that is told so and ends before this side has heard its own words out costs the lane alone.
                     link.receiver.installed()?;
-                    link.flush(self.settings.stall_limit).await?;
                     return Ok(stats);
                 }
                 Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
