@@ -405,18 +405,21 @@ pub struct BenchArgs {
     pub model: Option<PathBuf>,
     #[command(flatten)]
     pub hub: HubArgs,
-    /// Tokens of the prefill test; 0 leaves it out.
-    #[arg(short = 'p', long, default_value_t = 512)]
-    pub n_prompt: usize,
-    /// Tokens of the decode test; 0 leaves it out.
-    #[arg(short = 'n', long, default_value_t = 128)]
-    pub n_gen: usize,
+    /// Tokens of a prefill test, or several numbers with commas; 0 leaves it out.
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
+    pub n_prompt: Vec<usize>,
+    /// Tokens of a decode test, or several numbers; 0 leaves it out.
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
+    pub n_gen: Vec<usize>,
     /// Counted repetitions, after one that is not counted.
     #[arg(short, long, default_value = "5")]
     pub repetitions: NonZeroUsize,
-    /// Positions already held when a test starts.
-    #[arg(short = 'd', long, default_value_t = 0)]
-    pub n_depth: usize,
+    /// Positions already held when a test starts, or several numbers: every test runs at each.
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0")]
+    pub n_depth: Vec<usize>,
+    /// Sequences that decode together, or several numbers: every decode test runs with each; -np for short.
+    #[arg(long, alias = "np", value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub parallel: Vec<NonZeroUsize>,
     /// Layout of cached keys and values.
     #[arg(long, value_enum, default_value_t = KvType::Q8)]
     pub kv: KvType,

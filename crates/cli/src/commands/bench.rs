@@ -1,9 +1,10 @@
 //! `muser bench`: prefill and decode in tokens per second, in the shape of the field's usual table.
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::time::Instant;
 
-use muser_kv::{PagePool, SequenceCache};
+use muser_kv::{PAGE_ROWS, PagePool, SequenceCache};
 use muser_model::{Forward, LoadError, LogitsWanted, SequenceInput, read_config};
 use serde::Serialize;
 
@@ -16,6 +17,9 @@ use crate::settings::{BenchArgs, BenchFormat};
 /// From one token of a test to the next: a prime, so that every vocabulary is visited widely.
 const TOKEN_STRIDE: usize = 7919;
 
+/// Most tests of one run.
+const TESTS_MAX: usize = 1000;
+
 /// One test's result.
 #[derive(Serialize)]
 struct Row {
@@ -26,89 +30,205 @@ struct Row {
     n_prompt: usize,
     n_gen: usize,
     n_depth: usize,
+    n_parallel: usize,
     avg_ts: f64,
     stddev_ts: f64,
     samples_ts: Vec<f64>,
 }
 
-/// Tokens of a test: some to prefill, or some to decode, after `depth` others.
+/// What one test counts, at the depth that has been reached.
 #[derive(Clone, Copy)]
-struct Test {
-    prompt: usize,
-    generate: usize,
-    depth: usize,
+enum Test {
+    /// Tokens of one sequence, in steps as large as the executor takes.
+    Prefill { tokens: usize },
+    /// Steps of one token for each of some sequences.
+    Decode { steps: usize, sequences: usize },
+}
+
+/// An executor with a sequence that gets longer from depth to depth; tests run on forks of it.
+struct Bench<'a> {
+    executor: Box<dyn Forward>,
+    base: SequenceCache,
+    vocab: usize,
+    interrupt: &'a Interrupt,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
-    let longest = args.n_prompt.max(args.n_gen);
-    if longest == 0 {
-        return Err(Failure::Usage("there is nothing to measure: both -p and -n are 0".into()));
+    let tests = tests(args)?;
+    let mut depths = args.n_depth.clone();
+    depths.sort_unstable();
+    depths.dedup();
+    if depths.len().saturating_mul(tests.len()) > TESTS_MAX {
+        return Err(Failure::Usage(format!(
+            "{} depths of {} tests: at most {TESTS_MAX} run",
+            depths.len(),
+            tests.len()
+        )));
     }
     let files = model::open(args.model.as_deref(), &args.hub)?;
     let name = files.metadata().str("general.name").unwrap_or("unnamed").to_owned();
     let context = read_config(&files.metadata()).map_err(LoadError::from)?.context;
-    if args.n_depth.checked_add(longest).is_none_or(|positions| positions > context) {
-        return Err(Failure::Usage(format!(
-            "a test of {longest} tokens at depth {} does not fit the model's context of {context}",
-            args.n_depth
-        )));
+    let longest = tests.iter().map(Test::positions).max().unwrap_or(0);
+    let deepest = depths.last().copied().unwrap_or(0);
+    let length = deepest.checked_add(longest).filter(|&positions| positions <= context).ok_or_else(|| {
+        Failure::Usage(format!(
+            "a test of {longest} tokens at depth {deepest} does not fit the model's context of {context}"
+        ))
+    })?;
+    let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
+    let rows_max = executor.rows_max();
+    if let Some(sequences) = tests.iter().map(Test::sequences).find(|&sequences| sequences > rows_max) {
+        return Err(Failure::Usage(format!("{sequences} sequences at once: a step has at most {rows_max} rows")));
     }
-    let mut executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
+    let spec = executor.spec().cache_spec(args.kv.into(), length)?;
+    let base = SequenceCache::new(spec, PagePool::new(usize::MAX));
+    let vocab = executor.spec().config().vocab;
+    let mut bench = Bench { executor, base, vocab, interrupt };
     let mut rows = Vec::new();
     interrupt.hold();
-    for (prompt, generate) in [(args.n_prompt, 0), (0, args.n_gen)] {
-        if prompt + generate == 0 {
-            continue;
+    for depth in depths {
+        bench.reach(depth)?;
+        for &test in &tests {
+            let samples_ts = bench.samples(test, depth, args.repetitions.get())?;
+            let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
+            let device = bench.executor.device();
+            let (n_prompt, n_gen) = match test {
+                Test::Prefill { tokens } => (tokens, 0),
+                Test::Decode { steps, .. } => (0, steps),
+            };
+            rows.push(Row {
+                model: name.clone(),
+                kernels: device.kernels,
+                kv: args.kv.to_string(),
+                n_threads: device.threads,
+                n_prompt,
+                n_gen,
+                n_depth: depth,
+                n_parallel: test.sequences(),
+                avg_ts,
+                stddev_ts,
+                samples_ts,
+            });
         }
-        let test = Test { prompt, generate, depth: args.n_depth };
-        measure(&mut executor, args, test, interrupt)?; // Not counted: page faults and clocks settle here.
-        let samples_ts = (0..args.repetitions.get())
-            .map(|_| measure(&mut executor, args, test, interrupt))
-            .collect::<Result<Vec<f64>, Failure>>()?;
-        let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
-        rows.push(Row {
-            model: name.clone(),
-            kernels: executor.device().kernels,
-            kv: args.kv.to_string(),
-            n_threads: executor.device().threads,
-            n_prompt: prompt,
-            n_gen: generate,
-            n_depth: args.n_depth,
-            avg_ts,
-            stddev_ts,
-            samples_ts,
-        });
     }
     print(&rows, args.output)
 }
 
-/// Tokens per second of one run of `test`.
-fn measure(executor: &mut dyn Forward, args: &BenchArgs, test: Test, interrupt: &Interrupt) -> Result<f64, Failure> {
-    interrupt.check()?;
-    let length = test.depth + test.prompt.max(test.generate);
-    let spec = executor.spec().cache_spec(args.kv.into(), length)?;
-    let mut cache = SequenceCache::new(spec, PagePool::new(usize::MAX));
-    let vocab = u32::try_from(executor.spec().config().vocab).unwrap_or(u32::MAX);
-    // A fixed sequence that visits the whole vocabulary: speed must not depend on lucky repeats.
-    let tokens: Vec<u32> = (0..vocab).cycle().step_by(TOKEN_STRIDE).take(length).collect();
-    let (depth, counted) = tokens.split_at(test.depth);
-    for chunk in depth.chunks(executor.rows_max()) {
-        step(executor, &mut cache, chunk)?;
+/// The tests that run at every depth.
+fn tests(args: &BenchArgs) -> Result<Vec<Test>, Failure> {
+    let counted = |numbers: &[usize]| numbers.iter().copied().filter(|&tokens| tokens > 0).collect::<Vec<_>>();
+    let prefills = counted(&args.n_prompt).into_iter().map(|tokens| Test::Prefill { tokens });
+    let decodes = counted(&args.n_gen).into_iter().flat_map(|steps| {
+        args.parallel.iter().map(move |sequences| Test::Decode { steps, sequences: sequences.get() })
+    });
+    let tests: Vec<Test> = prefills.chain(decodes).collect();
+    if tests.is_empty() {
+        return Err(Failure::Usage("there is nothing to measure: both -p and -n are 0".into()));
     }
-    let width = if test.prompt > 0 { executor.rows_max() } else { 1 };
-    let start = Instant::now();
-    for chunk in counted.chunks(width) {
-        step(executor, &mut cache, chunk)?;
-    }
-    Ok(counted.len() as f64 / start.elapsed().as_secs_f64())
+    Ok(tests)
 }
 
-fn step(executor: &mut dyn Forward, cache: &mut SequenceCache, tokens: &[u32]) -> Result<(), Failure> {
-    let mut batch = [SequenceInput::new(cache, tokens, LogitsWanted::Last)];
+impl Test {
+    /// Positions that a sequence of the test grows by.
+    fn positions(&self) -> usize {
+        match *self {
+            Self::Prefill { tokens } => tokens,
+            Self::Decode { steps, .. } => steps,
+        }
+    }
+
+    fn sequences(&self) -> usize {
+        match *self {
+            Self::Prefill { .. } => 1,
+            Self::Decode { sequences, .. } => sequences,
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// Extends the common sequence to the last whole page before `depth`: only whole pages are shared with forks.
+    fn reach(&mut self, depth: usize) -> Result<(), Failure> {
+        let end = depth / PAGE_ROWS * PAGE_ROWS;
+        let Self { executor, base, vocab, interrupt } = self;
+        let tokens = tokens(*vocab, 0, base.rows()..end);
+        prefill(executor, base, &tokens, interrupt)
+    }
+
+    /// Tokens per second of each counted run.
+    fn samples(&mut self, test: Test, depth: usize, repetitions: usize) -> Result<Vec<f64>, Failure> {
+        self.sample(test, depth)?; // Not counted: page faults and clocks settle here.
+        (0..repetitions).map(|_| self.sample(test, depth)).collect()
+    }
+
+    /// Tokens per second of one run of `test`.
+    fn sample(&mut self, test: Test, depth: usize) -> Result<f64, Failure> {
+        let Self { executor, base, vocab, interrupt } = self;
+        let mut caches = Vec::new();
+        for sequence in 0..test.sequences() {
+            let mut cache = base.fork(base.rows()).expect("whole pages up to the last row can be shared");
+            let rest = tokens(*vocab, sequence, cache.rows()..depth);
+            prefill(executor, &mut cache, &rest, interrupt)?;
+            caches.push(cache);
+        }
+        let start = Instant::now();
+        match test {
+            Test::Prefill { tokens: count } => {
+                let tokens = tokens(*vocab, 0, depth..depth + count);
+                for cache in &mut caches {
+                    prefill(executor, cache, &tokens, interrupt)?;
+                }
+            }
+            Test::Decode { steps, .. } => {
+                for position in depth..depth + steps {
+                    interrupt.check()?;
+                    decode(executor, &mut caches, *vocab, position)?;
+                }
+            }
+        }
+        Ok((test.positions() * test.sequences()) as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+/// Tokens of a sequence at `positions`. They visit the whole vocabulary: speed must not depend on lucky repeats.
+fn tokens(vocab: usize, sequence: usize, positions: Range<usize>) -> Vec<u32> {
+    positions.map(|position| token(vocab, sequence, position)).collect()
+}
+
+fn token(vocab: usize, sequence: usize, position: usize) -> u32 {
+    u32::try_from((position + sequence).wrapping_mul(TOKEN_STRIDE) % vocab).expect("a vocabulary of at most 2^32")
+}
+
+fn prefill(
+    executor: &mut dyn Forward,
+    cache: &mut SequenceCache,
+    tokens: &[u32],
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    for chunk in tokens.chunks(executor.rows_max()) {
+        interrupt.check()?;
+        let mut batch = [SequenceInput::new(cache, chunk, LogitsWanted::Last)];
+        executor.forward(&mut batch, &mut |_, _| {})?;
+        let [input] = batch;
+        input.outcome?;
+    }
+    Ok(())
+}
+
+/// One step of one token for each sequence.
+fn decode(
+    executor: &mut dyn Forward,
+    caches: &mut [SequenceCache],
+    vocab: usize,
+    position: usize,
+) -> Result<(), Failure> {
+    let tokens: Vec<u32> = (0..caches.len()).map(|sequence| token(vocab, sequence, position)).collect();
+    let inputs = caches.iter_mut().zip(tokens.chunks_exact(1));
+    let mut batch: Vec<SequenceInput<'_>> =
+        inputs.map(|(cache, token)| SequenceInput::new(cache, token, LogitsWanted::Last)).collect();
     executor.forward(&mut batch, &mut |_, _| {})?;
-    let [input] = batch;
-    Ok(input.outcome?)
+    batch.into_iter().try_for_each(|input| input.outcome)?;
+    Ok(())
 }
 
 fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
@@ -131,7 +251,11 @@ fn print(rows: &[Row], format: BenchFormat) -> Result<(), Failure> {
                 "| --- | --- | --- | ---: | ---: | ---: |".to_owned(),
             ];
             for row in rows {
-                let test = if row.n_prompt > 0 { format!("pp{}", row.n_prompt) } else { format!("tg{}", row.n_gen) };
+                let test = match row {
+                    Row { n_prompt, .. } if *n_prompt > 0 => format!("pp{n_prompt}"),
+                    Row { n_gen, n_parallel: 1, .. } => format!("tg{n_gen}"),
+                    Row { n_gen, n_parallel, .. } => format!("tg{n_gen} x {n_parallel}"),
+                };
                 let depth = if row.n_depth > 0 { format!(" @ d{}", row.n_depth) } else { String::new() };
                 let speed = format!("{:.2} ± {:.2}", row.avg_ts, row.stddev_ts);
                 let Row { kernels, kv, n_threads, .. } = row;

@@ -35,6 +35,24 @@ fn a_test_of_no_tokens_is_left_out() {
 }
 
 #[test]
+fn every_test_runs_at_every_depth_and_with_every_number_of_sequences() {
+    let args = ["bench", "-o", "json", "-r", "1", "-p", "5,0,70", "-n", "2", "-d", "130,0,64", "-np", "1,3"];
+    let rows: Vec<Value> = serde_json::from_str(&muser(&args).done().stdout).unwrap();
+    let numbers = |row: &Value| ["n_depth", "n_prompt", "n_gen", "n_parallel"].map(|name| row[name].as_u64().unwrap());
+    let got: Vec<[u64; 4]> = rows.iter().map(numbers).collect();
+    let at = |depth| [[depth, 5, 0, 1], [depth, 70, 0, 1], [depth, 0, 2, 1], [depth, 0, 2, 3]];
+    assert_eq!(got, [at(0), at(64), at(130)].concat());
+
+    let table = muser(&["bench", "-r", "1", "-p", "0", "-n", "1", "-d", "65", "-np", "2"]).done().stdout;
+    assert!(table.contains("tg1 x 2 @ d65"), "{table}");
+    let many = (0..600).map(|depth| depth.to_string()).collect::<Vec<_>>().join(",");
+    let line = muser(&["bench", "-p", "1", "-n", "1", "-d", &many]).refused(2);
+    assert!(line.contains("600 depths of 2 tests") && line.contains("1000"), "{line}");
+    let line = muser(&["bench", "-p", "0", "-n", "1", "-np", "513"]).refused(2);
+    assert!(line.contains("513 sequences") && line.contains("512"), "{line}");
+}
+
+#[test]
 fn a_test_beyond_the_context_is_refused_with_the_numbers() {
     let largest = usize::MAX.to_string();
     for args in [["-p", "2000", "-d", "49"], ["-p", "1", "-d", &largest], ["-p", &largest, "-d", "0"]] {

@@ -142,8 +142,16 @@ fn help_names_every_flag_and_the_exit_codes() {
         "-r, --reverse-prompt",
         "-e, --escape",
     ];
-    let bench =
-        ["-m, --model", "-p, --n-prompt", "-n, --n-gen", "-r, --repetitions", "-d, --n-depth", "--kv", "-o, --output"];
+    let bench = [
+        "-m, --model",
+        "-p, --n-prompt",
+        "-n, --n-gen",
+        "-r, --repetitions",
+        "-d, --n-depth",
+        "--parallel",
+        "--kv",
+        "-o, --output",
+    ];
     let sampler = [
         "--top-k",
         "--top-p",
