@@ -119,7 +119,8 @@ impl SequenceCache {
         self.layers.iter().map(|run| run.pages.len()).sum::<usize>() * self.spec.layout().page_bytes()
     }
 
-    /// Makes the next `chunk` rows writable in every layer. Nothing is dropped yet.
+    /// Makes the next `chunk` rows writable in every layer. Nothing is dropped yet. Whoever commits a row has written it: a
+    /// page that pending rows fill holds anything until then, and the rest of the last page holds zeroes.
     ///
     /// # Errors
     /// [`AppendError::AlreadyPending`], [`AppendError::ContextFull`] or [`AppendError::OutOfPages`].
@@ -131,7 +132,7 @@ impl SequenceCache {
         if chunk > context - self.rows {
             return Err(AppendError::ContextFull { rows: self.rows, chunk, context });
         }
-        if let Err(refused) = self.grow(pages_over(self.rows + chunk)) {
+        if let Err(refused) = self.grow(self.rows + chunk) {
             let end = pages_over(self.rows);
             self.layers.iter_mut().for_each(|run| run.drop_from(end));
             return Err(refused.into());
@@ -228,11 +229,15 @@ impl SequenceCache {
         }
     }
 
-    fn grow(&mut self, end: usize) -> Result<(), OutOfPages> {
+    /// Takes pages up to row `rows`. Those that the rows fill are not zeroed first: over a long chunk that takes longer than
+    /// a GPU needs for a layer, and it would wait.
+    fn grow(&mut self, rows: usize) -> Result<(), OutOfPages> {
         let page_bytes = self.spec.layout().page_bytes();
         for run in &mut self.layers {
-            while run.end() < end {
-                let mut page = self.pool.take(page_bytes)?;
+            while run.end() < pages_over(rows) {
+                let is_filled = run.end() < rows / PAGE_ROWS;
+                let taken = if is_filled { self.pool.take_unspecified(page_bytes) } else { self.pool.take(page_bytes) };
+                let mut page = taken?;
                 page.set_makers(self.makers.clone());
                 run.pages.push(page);
             }
