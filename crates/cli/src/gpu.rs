@@ -23,8 +23,13 @@ pub fn is_there() -> bool {
     Context::open(ORDINAL).is_ok()
 }
 
-/// Loads the model into an executor on the GPU, for steps of up to `rows_max` rows, or whole chunks of prefill.
-pub fn executor(files: &ModelFiles, rows_max: NonZeroUsize) -> Result<Box<dyn Forward>, Failure> {
+/// Loads the model into an executor on the GPU, for steps of up to `rows_max` rows, or whole chunks of prefill. The host
+/// computes rotary angles on `threads` threads.
+pub fn executor(
+    files: &ModelFiles,
+    rows_max: NonZeroUsize,
+    threads: NonZeroUsize,
+) -> Result<Box<dyn Forward>, Failure> {
     let rows_max = if rows_max == CHUNK_ROWS { GPU_CHUNK_ROWS } else { rows_max };
     let gpu = Gpu::open(ORDINAL)?;
     let model = Model::<CudaDevice>::load_with(files, &mut gpu.preparer()?).map_err(|reason| match reason {
@@ -32,7 +37,8 @@ pub fn executor(files: &ModelFiles, rows_max: NonZeroUsize) -> Result<Box<dyn Fo
         other => Failure::Load(other),
     })?;
     let free = gpu.context().memory()?.free;
-    let limits = CudaLimits { rows_max: rows_max.get(), page_bytes_max: free - free / FREE_PART };
+    let limits =
+        CudaLimits { rows_max: rows_max.get(), page_bytes_max: free - free / FREE_PART, host_threads: threads };
     let device = CudaDevice::new(&gpu, model.spec(), limits)?;
     let executor = Executor::on(Arc::new(model), device, rows_max);
     Ok(Box::new(executor.map_err(|reason| Failure::Device(reason.to_string()))?))

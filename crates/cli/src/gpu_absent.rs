@@ -16,7 +16,11 @@ pub fn is_there() -> bool {
 }
 
 /// Refuses.
-pub fn executor(_files: &ModelFiles, _rows_max: NonZeroUsize) -> Result<Box<dyn Forward>, Failure> {
+pub fn executor(
+    _files: &ModelFiles,
+    _rows_max: NonZeroUsize,
+    _threads: NonZeroUsize,
+) -> Result<Box<dyn Forward>, Failure> {
     Err(Failure::Device(ABSENT.into()))
 }
 

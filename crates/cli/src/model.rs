@@ -42,14 +42,16 @@ pub fn executor(
         DeviceChoice::Cuda if machine.kernels.is_some() => Err(Failure::Usage(
             "--kernels chooses an instruction set of the CPU: it cannot be used with --device cuda".into(),
         )),
-        DeviceChoice::Cuda => gpu::executor(&files, rows_max),
-        DeviceChoice::Auto if machine.kernels.is_none() && gpu::is_there() => match gpu::executor(&files, rows_max) {
-            Err(Failure::Device(reason)) => {
-                tell(format_args!("muser: running on the CPU: {reason}"));
-                on_cpu(files, machine, rows_max)
+        DeviceChoice::Cuda => gpu::executor(&files, rows_max, threads(machine.threads)),
+        DeviceChoice::Auto if machine.kernels.is_none() && gpu::is_there() => {
+            match gpu::executor(&files, rows_max, threads(machine.threads)) {
+                Err(Failure::Device(reason)) => {
+                    tell(format_args!("muser: running on the CPU: {reason}"));
+                    on_cpu(files, machine, rows_max)
+                }
+                other => other,
             }
-            other => other,
-        },
+        }
         DeviceChoice::Auto | DeviceChoice::Cpu => on_cpu(files, machine, rows_max),
     }
 }

@@ -16,6 +16,9 @@ const TOKENS_MAX: usize = 600;
 /// Device memory for pages: small, so that copies are dropped and made again.
 const PAGE_BYTES_MAX: usize = 1;
 
+/// Threads of the host that compute rotary angles.
+const HOST_THREADS: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
+
 /// One model on both devices.
 pub struct Pair {
     cpu: Executor,
@@ -47,7 +50,7 @@ impl Pair {
         let cpu = Executor::new(Arc::new(model), Kernels::detected(), threads, rows).expect("threads");
         let mut preparer = gpu.preparer().expect("a queue");
         let model = Model::<CudaDevice>::load_with(&files, &mut preparer).expect("the model on the GPU");
-        let limits = CudaLimits { rows_max: ROWS_MAX, page_bytes_max: PAGE_BYTES_MAX };
+        let limits = CudaLimits { rows_max: ROWS_MAX, page_bytes_max: PAGE_BYTES_MAX, host_threads: HOST_THREADS };
         let device = CudaDevice::new(gpu, model.spec(), limits).expect("room on the GPU");
         let gpu = Executor::on(Arc::new(model), device, rows).expect("room on the GPU");
         Self { cpu, gpu, ways: 0, values: 0, wrong: 0 }

@@ -10,6 +10,7 @@ mod pages;
 mod prepare;
 mod step;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use muser_kernels::attention::{AttentionShape, KvLayout};
@@ -74,6 +75,8 @@ pub struct CudaLimits {
     pub rows_max: usize,
     /// Bytes of device copies of pages. Pages beyond that stay on the host and are copied when a step needs them.
     pub page_bytes_max: usize,
+    /// Threads of the host that compute rotary angles.
+    pub host_threads: NonZeroUsize,
 }
 
 /// A GPU with its kernels, and the state of the step that it computes.
@@ -100,6 +103,7 @@ pub struct CudaDevice {
 struct Rope {
     table: RopeTable,
     context: usize,
+    threads: NonZeroUsize,
     angles: DeviceBuffer<f32>,
 }
 
@@ -114,7 +118,8 @@ impl CudaDevice {
         let shape = spec.attention_shape();
         let rows = limits.rows_max;
         let config = spec.config();
-        let rope = Rope { table: spec.angles(), context: config.context, angles: DeviceBuffer::new(&context, 0)? };
+        let angles = DeviceBuffer::new(&context, 0)?;
+        let rope = Rope { table: spec.angles(), context: config.context, threads: limits.host_threads, angles };
         Ok(Self {
             shape,
             rope,
@@ -160,7 +165,8 @@ impl Rope {
             return Ok(());
         }
         // Doubling, so that decode seldom waits for the table.
-        self.table.extend_to(needed.max(2 * self.table.positions()).max(1024).min(self.context));
+        let positions = needed.max(2 * self.table.positions()).max(1024).min(self.context);
+        self.table.extend_to(positions, self.threads.get());
         let values = self.table.values();
         queue.sync()?;
         let mut angles = DeviceBuffer::new(queue.context(), values.len())?;

@@ -59,7 +59,8 @@ impl Cpu {
         assert!(needed <= self.context, "position {needed} of a context of {}", self.context);
         if needed > self.angles.positions() {
             // Doubling, so that decode seldom waits for the table.
-            self.angles.extend_to(needed.max(2 * self.angles.positions()).min(self.context));
+            let positions = needed.max(2 * self.angles.positions()).min(self.context);
+            self.angles.extend_to(positions, self.pool.threads());
         }
     }
 
