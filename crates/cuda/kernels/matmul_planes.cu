@@ -11,6 +11,7 @@
 #include "matmul.cuh"
 #include "numerics.cuh"
 #include "prepared.cuh"
+#include "ring.cuh"
 #include "stream_k.cuh"
 
 constexpr int TOKENS = 128;
@@ -28,14 +29,8 @@ constexpr int SCALES_AT = STAGES * STAGE_BYTES;
 extern __shared__ __align__(1024) uint8_t slots[];
 
 #if HOPPER
-struct Barriers {
-    uint32_t base;
-    __device__ __forceinline__ uint32_t full(int stage) const { return base + 8 * stage; }
-    __device__ __forceinline__ uint32_t free(int stage) const { return base + 16 + 8 * stage; }
-};
-
 __device__ __forceinline__ void copy_operands(const MatmulItems& items, const uint8_t* x_tiles, const float* x_scales,
-                                              const Share& share, int output_tiles, const Barriers& barriers) {
+                                              const Share& share, int output_tiles, const Ring<STAGES>& ring) {
     const uint32_t base = shared_address(slots);
     int step = 0;
     for (int index = 0; index < share.parts; index++) {
@@ -45,22 +40,21 @@ __device__ __forceinline__ void copy_operands(const MatmulItems& items, const ui
         const MatmulItem& item = items.of(output_tile);
         const uint8_t* weights = item.raw + (size_t)(output_tile - (int)item.first_tile) * share.blocks * PLANE_TILE_BYTES;
         for (int block = from; block < to; block++, step++) {
-            const int stage = step % STAGES;
-            const uint32_t at = base + stage * STAGE_BYTES, scales = base + SCALES_AT + step % SCALE_SLOTS * SCALE_SLOT_BYTES;
+            const uint32_t at = base + step % STAGES * STAGE_BYTES, full = ring.full(step);
+            const uint32_t scales = base + SCALES_AT + step % SCALE_SLOTS * SCALE_SLOT_BYTES;
             const uint8_t* tile_weights = weights + (size_t)block * PLANE_TILE_BYTES;
             const size_t x_block = (size_t)token_tile * share.blocks + block;
-            barrier_wait(barriers.free(stage), (step / STAGES & 1) ^ 1);
-            barrier_expect(barriers.full(stage), STAGE_BYTES + SCALE_SLOT_BYTES);
-            bulk_copy(at, tile_weights, 2 * PLANE_BYTES, barriers.full(stage));
-            bulk_copy(scales, tile_weights + PLANE_SCALES_AT, PLANE_OUTPUTS * 4, barriers.full(stage));
-            bulk_copy(at + 2 * PLANE_BYTES, x_tiles + x_block * X_BYTES, X_BYTES, barriers.full(stage));
-            bulk_copy(scales + PLANE_OUTPUTS * 4, x_scales + x_block * TOKENS, TOKENS * 4, barriers.full(stage));
+            ring.begin_copies(step, STAGE_BYTES + SCALE_SLOT_BYTES);
+            bulk_copy(at, tile_weights, 2 * PLANE_BYTES, full);
+            bulk_copy(scales, tile_weights + PLANE_SCALES_AT, PLANE_OUTPUTS * 4, full);
+            bulk_copy(at + 2 * PLANE_BYTES, x_tiles + x_block * X_BYTES, X_BYTES, full);
+            bulk_copy(scales + PLANE_OUTPUTS * 4, x_scales + x_block * TOKENS, TOKENS * 4, full);
         }
     }
 }
 
 __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, int output_tiles, int tokens,
-                                         const HandOver<WORKERS, 64>& hand_over, const Barriers& barriers) {
+                                         const HandOver<WORKERS, 64>& hand_over, const Ring<STAGES>& ring) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, group = warp / 4, g = lane / 4, t = lane % 4;
     const int row = warp * 16 + g;
     const uint32_t base = shared_address(slots);
@@ -79,11 +73,10 @@ __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& 
             for (int i = 0; i < 64; i++) acc[i] = 0.0f;
         }
         for (int block = from; block < to; block++, step++) {
-            const int stage = step % STAGES;
-            const uint32_t at = base + stage * STAGE_BYTES;
+            const uint32_t at = base + step % STAGES * STAGE_BYTES;
             // Of each plane and of the activations, 128 columns are 16 KB: 1,024 in units of a descriptor.
             const uint64_t w = operand(at + group * 8192), x = operand(at + 2 * PLANE_BYTES);
-            barrier_wait(barriers.full(stage), step / STAGES & 1);
+            ring.wait_full(step);
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < 8; k++) {
@@ -100,7 +93,7 @@ __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& 
             const float d0 = d[row], d1 = d[row + 8];
             const float* dy = d + PLANE_OUTPUTS;
             wgmma_wait<0>();
-            if (lane == 0) barrier_arrive(barriers.free(stage));
+            if (lane == 0) ring.release(step);
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 const float2 y = *(const float2*)(dy + 8 * i + 2 * t);
@@ -127,14 +120,8 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
     matmul_planes(const __grid_constant__ MatmulItems items, const uint8_t* x_tiles, const float* x_scales,
                   float* hand_over, uint32_t* flags, uint32_t tokens, uint32_t blocks, uint32_t output_tiles) {
 #if HOPPER
-    const Barriers barriers{shared_address(slots) + BARRIERS_AT};
-    if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; stage++) {
-            barrier_init(barriers.full(stage), 1);
-            barrier_init(barriers.free(stage), WORKERS / 32);
-        }
-        barrier_init_done();
-    }
+    const Ring<STAGES> ring{shared_address(slots) + BARRIERS_AT};
+    if (threadIdx.x == 0) ring.init(WORKERS / 32);
     __syncthreads();
     let_next_start();
     wait_for_previous();
@@ -142,10 +129,10 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
     const Share share((int)output_tiles * token_tiles, (int)blocks);
     if (threadIdx.x >= WORKERS) {
         give_registers<24>();
-        if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, (int)output_tiles, barriers);
+        if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, (int)output_tiles, ring);
     } else {
         take_registers<240>();
-        multiply(items, share, (int)output_tiles, (int)tokens, {hand_over, flags, 1}, barriers);
+        multiply(items, share, (int)output_tiles, (int)tokens, {hand_over, flags, 1}, ring);
     }
 #endif
 }
