@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_fp16.h>
 #include "numerics.cuh"
+#include "scaled_tiles.cuh"
 
 // Threads of a kernel that gives a warp to each group.
 constexpr int QUANTISE_THREADS = 256;
@@ -21,6 +22,7 @@ struct ActivationForms {
     uint8_t* half_tiles; // f16 [T][blocks][4][128][64], 16-byte units swizzled by r: operand B of wgmma f16
     uint8_t* byte_tiles; // i8 [T][blocks][2][128][128], swizzled alike: operand B of wgmma s8
     float* tile_scales;  // [T][blocks][128]: scales256 in the order of the tiles
+    uint8_t* scaled_tiles; // [T][2 blocks] chunks of scaled_tiles.cuh: codes32, scales32 and sums32
 };
 
 // Eight consecutive codes of a row, as codes of one 256-group and scaled by `inverse`.
@@ -87,16 +89,30 @@ __device__ __forceinline__ void store_group256(const ActivationForms& out, const
 
 // Stores the 32-groups of group `block` of row `row`: four lanes hold one of them.
 __device__ __forceinline__ void store_groups32(const ActivationForms& out, const float (&x)[8], float largest8, int row,
-                                               int block, int blocks, int lane) {
+                                               int block, int blocks, int cols, int lane) {
     float largest = fmaxf(largest8, __shfl_xor_sync(ALL_LANES, largest8, 1));
     largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
     EightCodes codes(x, inverse_of(largest));
     const size_t group = (size_t)row * blocks + block;
-    *(uint2*)(out.codes32 + group * 256 + lane * 8) = codes.packed();
     int sum = codes.sum32();
-    if (lane % 4 == 0) {
-        out.scales32[group * 8 + lane / 4] = scale_of(largest);
-        out.sums32[group * 8 + lane / 4] = (int16_t)sum;
+    if (out.codes32) {
+        *(uint2*)(out.codes32 + group * 256 + lane * 8) = codes.packed();
+        if (lane % 4 == 0) {
+            out.scales32[group * 8 + lane / 4] = scale_of(largest);
+            out.sums32[group * 8 + lane / 4] = (int16_t)sum;
+        }
+    }
+    if (out.scaled_tiles) {
+        const int r = row % SCALED_TOKENS, chunk = lane / 16, of_chunk = lane % 16;
+        const size_t at = ((size_t)(row / SCALED_TOKENS) * blocks + block) * 2 + chunk;
+        uint8_t* tile = out.scaled_tiles + at * SCALED_X_BYTES;
+        *(uint2*)(tile + scaled_code_at(r, of_chunk * 8)) = codes.packed();
+        if (lane % 4 == 0) {
+            float* scales = (float*)(tile + SCALED_CODES_BYTES) + of_chunk / 4 * SCALED_TOKENS + scaled_token_at(r);
+            // fma(-0, +0, acc) is acc, where fma(+0, +0, -0) would be +0.
+            scales[0] = block * 256 + lane * 8 < cols ? scale_of(largest) : -0.0f;
+            scales[SCALED_GROUPS * SCALED_TOKENS] = (float)sum;
+        }
     }
 }
 
@@ -114,7 +130,7 @@ __device__ __forceinline__ void store_group(const ActivationForms& out, const fl
             if (k < cols) out.floats[(size_t)row * cols + k] = x[i];
         }
     }
-    if (out.codes32) store_groups32(out, x, largest, row, block, blocks, lane);
+    if (out.codes32 || out.scaled_tiles) store_groups32(out, x, largest, row, block, blocks, cols, lane);
     if (out.codes256 || out.tile_scales) store_group256(out, x, warp_max(largest), row, block, blocks, lane);
 }
 

@@ -25,8 +25,10 @@ impl Forms {
     pub const HALF_TILES: Self = Self(8);
     /// The codes with a scale per 256 as bytes in tiles of 128 rows.
     pub const BYTE_TILES: Self = Self(16);
+    /// The codes with a scale per 32 as bytes in tiles of 128 rows, with their scales and sums.
+    pub const SCALED_TILES: Self = Self(32);
     /// Every layout.
-    pub const ALL: Self = Self(31);
+    pub const ALL: Self = Self(63);
 
     /// This set and `other`.
     #[must_use]
@@ -67,6 +69,7 @@ pub struct Activations {
     pub(crate) half_tiles: DeviceBuffer<u8>,
     pub(crate) byte_tiles: DeviceBuffer<u8>,
     pub(crate) tile_scales: DeviceBuffer<f32>,
+    pub(crate) scaled_tiles: DeviceBuffer<u8>,
 }
 
 impl Activations {
@@ -93,6 +96,7 @@ impl Activations {
             half_tiles: DeviceBuffer::new(context, sizes.half_tiles)?,
             byte_tiles: DeviceBuffer::new(context, sizes.byte_tiles)?,
             tile_scales: DeviceBuffer::new(context, sizes.tile_scales)?,
+            scaled_tiles: DeviceBuffer::new(context, sizes.scaled_tiles)?,
         })
     }
 
@@ -101,7 +105,7 @@ impl Activations {
         let sizes = Sizes::of(rows_max, cols_max, forms);
         let codes = |codes: usize| codes + codes / 256 * 4 + codes / 32 * 2;
         let codes32 = sizes.codes32 + sizes.codes32 / 32 * 6;
-        let tiles = sizes.half_tiles + sizes.byte_tiles + 4 * sizes.tile_scales;
+        let tiles = sizes.half_tiles + sizes.byte_tiles + 4 * sizes.tile_scales + sizes.scaled_tiles;
         codes(sizes.codes256) + codes32 + 4 * sizes.floats + tiles
     }
 
@@ -156,6 +160,7 @@ impl Activations {
         queue.fill(&mut self.half_tiles, 0xff);
         queue.fill(&mut self.byte_tiles, 0xff);
         queue.fill(&mut self.tile_scales, 0xff);
+        queue.fill(&mut self.scaled_tiles, 0xff);
     }
 
     /// Groups of 256 per row, the last perhaps short.
@@ -183,7 +188,7 @@ impl Activations {
     }
 
     /// The kernels' `ActivationForms`: addresses of the layouts that the next quantisation writes, null for the others.
-    pub(crate) fn addresses(&self) -> [u64; 10] {
+    pub(crate) fn addresses(&self) -> [u64; 11] {
         let wanted = |form: Forms, address: u64| if self.forms.contains(form) { address } else { 0 };
         let tiles = [Forms::HALF_TILES, Forms::BYTE_TILES].into_iter().any(|form| self.forms.contains(form));
         [
@@ -197,6 +202,7 @@ impl Activations {
             wanted(Forms::HALF_TILES, self.half_tiles.address()),
             wanted(Forms::BYTE_TILES, self.byte_tiles.address()),
             if tiles { self.tile_scales.address() } else { 0 },
+            wanted(Forms::SCALED_TILES, self.scaled_tiles.address()),
         ]
     }
 }
@@ -209,6 +215,7 @@ struct Sizes {
     half_tiles: usize,
     byte_tiles: usize,
     tile_scales: usize,
+    scaled_tiles: usize,
 }
 
 impl Sizes {
@@ -224,6 +231,8 @@ impl Sizes {
             half_tiles,
             byte_tiles,
             tile_scales: if half_tiles + byte_tiles > 0 { tile / 256 } else { 0 },
+            // With each 32 codes a scale and a sum of 4 bytes.
+            scaled_tiles: if_wanted(Forms::SCALED_TILES, tile / 32 * (32 + 8)),
         }
     }
 }
@@ -240,6 +249,7 @@ mod tests {
         assert_eq!(Activations::bytes(130, 6656, Forms::FLOATS), 130 * 6656 * 4);
         assert_eq!(Activations::bytes(130, 6656, Forms::HALF_TILES), 2 * 128 * 26 * (512 + 4));
         assert_eq!(Activations::bytes(130, 6656, Forms::BYTE_TILES), 2 * 128 * 26 * (256 + 4));
+        assert_eq!(Activations::bytes(130, 6656, Forms::SCALED_TILES), 2 * 128 * 26 * (256 + 64));
         // 576 columns take three groups.
         assert_eq!(Activations::bytes(1, 576, Forms::CODES_32), 3 * (256 + 32 + 16));
         assert_eq!(Activations::bytes(1, 576, Forms::EMPTY), 0);
