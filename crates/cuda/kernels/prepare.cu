@@ -1,7 +1,9 @@
 // Repacking of weights as the file stores them into the layouts of the Hopper kernels, once at load; rule 1 of
-// docs/numerics.md. Memory-bound: 0.56 bytes per weight in and 0.64 (half tiles) or 2.02 (planes) out.
+// docs/numerics.md. Memory-bound: 0.56 bytes per weight in and 0.64 (half tiles) or
+// 2.02 (planes) out; for float scales up to 1.06 in and 1.13 or 1.25 out.
 #include "formats.cuh"
 #include "prepared.cuh"
+#include "scaled_tiles.cuh"
 
 // The limits of the f16-exact product (matmul_half.cu): |w'| and |M| are integers that f16 holds, and every sum of a
 // block of 256 products with 8-bit activations stays below 2^24.
@@ -111,5 +113,31 @@ extern "C" __global__ void __launch_bounds__(256)
             *(uint32_t*)(tile + PLANE_BYTES + at) = hi;
         }
         if (j == 0) *(float*)(tile + PLANE_SCALES_AT + r * 4) = weights.scale;
+    }
+}
+
+// One tile of 128 outputs by the two chunks of block `blockIdx.y` of a tensor with a float scale per 32 weights.
+extern "C" __global__ void __launch_bounds__(256)
+    prepare_scaled(const uint8_t* raw, uint8_t* tiles, uint32_t outputs_, uint32_t blocks_, uint32_t type, uint32_t groups,
+                   uint32_t row_bytes) {
+    const int outputs = (int)outputs_, blocks = (int)blocks_, block = blockIdx.y, first = blockIdx.x * SCALED_OUTPUTS;
+    const bool has_mins = type == Q4_1 || type == Q5_1;
+    const int tile_bytes = scaled_weights_bytes(has_mins), width = has_mins ? 4 : 2;
+    uint8_t* chunks = tiles + ((size_t)blockIdx.x * blocks + block) * 2 * tile_bytes;
+    for (int i = threadIdx.x; i < SCALED_OUTPUTS * 8; i += 256) {
+        const int r = i / 8, j = i % 8;
+        ScaledWeights weights = {};
+        if (first + r < outputs && block * 8 + j < (int)groups) {
+            decode_float_scales(weights, type, raw + (size_t)(first + r) * row_bytes, block * 8 + j);
+        }
+        uint8_t* tile = chunks + j / SCALED_GROUPS * tile_bytes;
+        const int group = j % SCALED_GROUPS;
+#pragma unroll
+        for (int word = 0; word < 8; word++) {
+            *(uint32_t*)(tile + scaled_code_at(r, group * 32 + word * 4)) = weights.codes[word];
+        }
+        float* scales = (float*)(tile + SCALED_CODES_BYTES) + (group * 64 + scaled_pair_of(r)) * width + r / 8 % 2;
+        scales[0] = weights.scale[0];
+        if (has_mins) scales[2] = weights.min;
     }
 }

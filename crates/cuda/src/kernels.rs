@@ -34,6 +34,7 @@ const UNITS: &[Unit] = &[
     unit!("matmul", queue::matmul::KERNELS),
     unit!("matmul_half", queue::matmul::HALF_KERNELS),
     unit!("matmul_planes", queue::matmul::PLANES_KERNELS),
+    unit!("matmul_scaled_tiles", queue::matmul::SCALED_TILES_KERNELS),
     unit!("matmul_small", queue::matmul::SMALL_KERNELS),
     unit!("pages", queue::pages::KERNELS),
     unit!("prepare", queue::prepare::KERNELS),

@@ -48,7 +48,7 @@ impl MatrixSpec {
 
 /// Most rows of a product by the kernels for small batches.
 const SMALL_ROWS_MAX: usize = 32;
-/// Layout for many rows beside the rows as in the file; `kernels/prepared.cuh` has the bytes.
+/// Layout for many rows beside the rows as in the file; `kernels/prepared.cuh` and `scaled_tiles.cuh` have the bytes.
 #[derive(Debug)]
 enum Tiles {
     /// There is none.
@@ -57,6 +57,8 @@ enum Tiles {
     Half(DeviceBuffer<u8>),
     /// Two 8-bit planes.
     Planes(DeviceBuffer<u8>),
+    /// 8-bit codes with float scales and mins.
+    Scaled(DeviceBuffer<u8>),
 }
 
 /// Kernels that compute a product. All give the same bits.
@@ -66,6 +68,10 @@ pub(crate) enum Path {
     Half,
     /// `matmul_planes`: integer sub-scales and many rows.
     Planes,
+    /// `matmul_scaled_tiles`: float scales and many rows.
+    ScaledTiles,
+    /// `matmul_scaled_min_tiles`: float scales, mins and many rows.
+    ScaledMinTiles,
     /// `matmul_half_8` to `_32`: the same tiles and few rows.
     SmallHalf,
     /// `matmul_planes_8` to `_32`: the same tiles and few rows.
@@ -82,9 +88,11 @@ pub(crate) enum Path {
 
 impl Path {
     /// Every path, in the order in which they are launched.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Half,
         Self::Planes,
+        Self::ScaledTiles,
+        Self::ScaledMinTiles,
         Self::SmallHalf,
         Self::SmallPlanes,
         Self::OneRow,
@@ -97,7 +105,7 @@ impl Path {
     pub(crate) fn tile_outputs(self) -> usize {
         match self {
             Self::Half => 192,
-            Self::Planes => 128,
+            Self::Planes | Self::ScaledTiles | Self::ScaledMinTiles => 128,
             Self::OneRow => 1,
             Self::SmallHalf | Self::SmallPlanes | Self::Integer | Self::Scaled | Self::Float => 64,
         }
@@ -105,19 +113,28 @@ impl Path {
 
     /// Bytes of the layout that is made for the path, for a matrix of `spec`.
     fn bytes(self, spec: &MatrixSpec) -> usize {
-        let blocks = spec.cols / 256;
+        let blocks = spec.cols.div_ceil(256);
         let tiles = spec.rows.div_ceil(self.tile_outputs()) * blocks;
         match self {
             Self::Half => tiles * 192 * (128 + 32 + 4),
             Self::Planes => tiles * 128 * (2 * 256 + 4),
+            Self::ScaledTiles => tiles * 128 * (256 + 8 * 4),
+            Self::ScaledMinTiles => tiles * 128 * (256 + 8 * 8),
             _ => 0,
         }
     }
 }
 
-/// True if the type has a layout for many rows.
-fn has_tiles(spec: &MatrixSpec) -> bool {
-    spec.ty.class() == WeightClass::IntegerScales && spec.scan.form() != Form::General
+/// Path for many rows of a matrix of `spec`, if there is a layout for it.
+fn path_of_many_rows(spec: &MatrixSpec) -> Option<Path> {
+    match spec.ty {
+        WeightType::NVFP4 => None,
+        WeightType::Q4_1 | WeightType::Q5_1 => Some(Path::ScaledMinTiles),
+        _ if spec.ty.class() == WeightClass::FloatScales => Some(Path::ScaledTiles),
+        _ if spec.ty.class() == WeightClass::Float || spec.scan.form() == Form::General => None,
+        WeightType::Q4_K => Some(Path::Half),
+        _ => Some(Path::Planes),
+    }
 }
 
 /// A weight matrix in device memory, `rows` outputs by `cols` inputs.
@@ -198,7 +215,7 @@ impl DeviceMatrix {
     pub fn bytes(&self) -> usize {
         let tiles = match &self.tiles {
             Tiles::Nothing => 0,
-            Tiles::Half(tiles) | Tiles::Planes(tiles) => tiles.bytes(),
+            Tiles::Half(tiles) | Tiles::Planes(tiles) | Tiles::Scaled(tiles) => tiles.bytes(),
         };
         self.raw.bytes() + tiles
     }
@@ -210,23 +227,26 @@ impl DeviceMatrix {
     /// # Errors
     /// [`DriverError::OutOfMemory`], which leaves the matrix usable as it was, or the error of earlier work.
     pub fn prepare(&mut self, queue: &mut Queue) -> Result<(), DriverError> {
-        if has_tiles(&self.spec) && queue.context().capability().is_hopper() {
-            let is_half = self.spec.ty == WeightType::Q4_K && queue.half_tiles_fit(self)?;
-            let path = if is_half { Path::Half } else { Path::Planes };
+        let path = path_of_many_rows(&self.spec).filter(|_| queue.context().capability().is_hopper());
+        if let Some(mut path) = path {
+            if path == Path::Half && !queue.half_tiles_fit(self)? {
+                path = Path::Planes;
+            }
             let tiles = queue.layout(self, path, path.bytes(&self.spec))?;
-            self.tiles = if is_half { Tiles::Half(tiles) } else { Tiles::Planes(tiles) };
+            self.tiles = match path {
+                Path::Half => Tiles::Half(tiles),
+                Path::Planes => Tiles::Planes(tiles),
+                _ => Tiles::Scaled(tiles),
+            };
         }
         queue.sync()
     }
 
-    /// Bytes that [`DeviceMatrix::prepare`] takes on a device that has the layouts: two per weight, or 0.64 for `Q4_K`. (A
-    /// `Q4_K` tensor beyond the limits of the f16 product takes two as well; no trained one is known.)
+    /// Bytes that [`DeviceMatrix::prepare`] takes on a device that has the layouts: two per weight, 0.64 for `Q4_K`, and 1.125
+    /// or (with mins) 1.25 for types with a float scale per 32 weights. (A `Q4_K` tensor beyond the limits of the f16 product
+    /// takes two as well; no trained one is known.)
     pub fn prepared_bytes(spec: &MatrixSpec) -> usize {
-        match spec.ty {
-            _ if !has_tiles(spec) => 0,
-            WeightType::Q4_K => Path::Half.bytes(spec),
-            _ => Path::Planes.bytes(spec),
-        }
+        path_of_many_rows(spec).map_or(0, |path| path.bytes(spec))
     }
 
     /// Layouts in which this matrix wants `rows` rows of activations.
@@ -234,6 +254,7 @@ impl DeviceMatrix {
         match self.path(rows) {
             Path::Half | Path::SmallHalf => Forms::HALF_TILES,
             Path::Planes | Path::SmallPlanes => Forms::BYTE_TILES,
+            Path::ScaledTiles | Path::ScaledMinTiles => Forms::SCALED_TILES,
             Path::OneRow | Path::Integer => Forms::CODES_256,
             Path::Scaled => Forms::CODES_32,
             Path::Float => Forms::FLOATS,
@@ -243,7 +264,10 @@ impl DeviceMatrix {
     /// The kernels that multiply this matrix with `rows` rows.
     pub(crate) fn path(&self, rows: usize) -> Path {
         match self.spec.ty.class() {
-            WeightClass::FloatScales => Path::Scaled,
+            WeightClass::FloatScales => match (&self.tiles, path_of_many_rows(&self.spec)) {
+                (Tiles::Scaled(_), Some(path)) if rows > SMALL_ROWS_MAX => path,
+                _ => Path::Scaled,
+            },
             WeightClass::Float => Path::Float,
             WeightClass::IntegerScales if rows == 1 && self.has_one_row_kernel => Path::OneRow,
             WeightClass::IntegerScales => match &self.tiles {
@@ -251,7 +275,7 @@ impl DeviceMatrix {
                 Tiles::Half(_) => Path::Half,
                 Tiles::Planes(_) if rows <= SMALL_ROWS_MAX => Path::SmallPlanes,
                 Tiles::Planes(_) => Path::Planes,
-                Tiles::Nothing => Path::Integer,
+                Tiles::Nothing | Tiles::Scaled(_) => Path::Integer,
             },
         }
     }
@@ -261,6 +285,7 @@ impl DeviceMatrix {
         match (path, &self.tiles) {
             (Path::Half | Path::SmallHalf, Tiles::Half(tiles)) => tiles,
             (Path::Planes | Path::SmallPlanes, Tiles::Planes(tiles)) => tiles,
+            (Path::ScaledTiles | Path::ScaledMinTiles, Tiles::Scaled(tiles)) => tiles,
             _ => &self.raw,
         }
     }
@@ -300,7 +325,14 @@ mod tests {
         assert_eq!(bytes(WeightType::Q4_K, 193, 512), 384 * 2 * 164);
         assert_eq!(bytes(WeightType::Q6_K, 129, 256), 256 * 516);
         assert_eq!(bytes(WeightType::IQ4_XS, 1, 256), 128 * 516);
-        assert_eq!(bytes(WeightType::Q8_0, 64, 256) + bytes(WeightType::F16, 64, 256), 0);
+        assert_eq!(bytes(WeightType::F16, 64, 256) + bytes(WeightType::NVFP4, 64, 256), 0);
+    }
+
+    #[test]
+    fn layouts_of_float_scales_take_whole_blocks_of_256_columns_with_a_scale_and_perhaps_a_min_per_32() {
+        assert_eq!(bytes(WeightType::Q8_0, 64, 256), 128 * (256 + 32));
+        assert_eq!(bytes(WeightType::MXFP4, 129, 288), 256 * 2 * (256 + 32));
+        assert_eq!(bytes(WeightType::Q4_1, 128, 512) + bytes(WeightType::Q5_1, 1, 32), 128 * 3 * (256 + 64));
     }
 
     #[test]

@@ -62,7 +62,9 @@ pub enum SelfTestError {
 /// [`SelfTestError`].
 pub fn self_test(context: &Context, kernels: Arc<Kernels>) -> Result<(), SelfTestError> {
     let mut test = Test { queue: Queue::new(context, kernels)?, random: 0x9e37_79b9 };
-    for ty in [WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::Q8_0, WeightType::F16] {
+    for ty in
+        [WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::Q8_0, WeightType::Q5_1, WeightType::F16]
+    {
         test.products(ty)?;
     }
     test.silu()?;
@@ -167,6 +169,7 @@ impl Test {
                 // Below the largest exponent: no NaN and no infinity.
                 WeightType::F16 => block[1] &= 0xbf,
                 WeightType::Q6_K => block[208..].copy_from_slice(&[low, high]),
+                WeightType::Q5_1 => block[..4].copy_from_slice(&[low, high, low, high]),
                 WeightType::Q4_K | WeightType::Q5_K => at_the_limit(ty, block, number < of_first_output),
                 _ => block[..2].copy_from_slice(&[low, high]),
             }

@@ -79,13 +79,14 @@ pub fn run(world: &mut World, word: &str) {
 
 fn matmul(world: &mut World) {
     let q4 = WeightType::Q4_K;
-    let sets: [(&str, WeightType, &[usize], usize); 6] = [
+    let sets: [(&str, WeightType, &[usize], usize); 7] = [
         ("q/k/v/gate", q4, &[4096, 256, 256, 4096], HIDDEN),
         ("attention output", q4, &[HIDDEN], 4096),
         ("gate/up", q4, &[FEED_FORWARD, FEED_FORWARD], HIDDEN),
         ("down", q4, &[HIDDEN], FEED_FORWARD),
         ("down", WeightType::Q6_K, &[HIDDEN], FEED_FORWARD),
         ("gate/up", WeightType::Q8_0, &[FEED_FORWARD, FEED_FORWARD], HIDDEN),
+        ("gate/up", WeightType::Q4_1, &[FEED_FORWARD, FEED_FORWARD], HIDDEN),
     ];
     for (name, ty, outputs, cols) in sets {
         let matrices: Vec<DeviceMatrix> = outputs.iter().map(|&outputs| matrix(world, ty, outputs, cols)).collect();

@@ -127,8 +127,8 @@ const SHARED: [(usize, usize, usize); 9] = [
 /// are repeated ten times as often as the others.
 fn shared_tiles(world: &mut World) {
     let repeats = world.repeats;
-    for (seed, ty) in [WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::IQ4_XS].into_iter().enumerate()
-    {
+    use WeightType::{IQ4_XS, Q4_K, Q5_1, Q5_K, Q6_K, Q8_0};
+    for (seed, ty) in [Q4_K, Q5_K, Q6_K, IQ4_XS, Q8_0, Q5_1].into_iter().enumerate() {
         for flavour in [Flavour::Ordinary, Flavour::NearLimits, Flavour::ExtremeCodes] {
             world.repeats = if flavour == Flavour::Ordinary { 10 * repeats } else { repeats };
             for (rows, cols, outputs) in SHARED {

@@ -21,6 +21,8 @@ pub(crate) const KERNELS: &[&str] = &[
 pub(crate) const HALF_KERNELS: &[&str] = &["matmul_half"];
 /// The kernel of `matmul_planes.cu`.
 pub(crate) const PLANES_KERNELS: &[&str] = &["matmul_planes"];
+/// Kernels of `matmul_scaled_tiles.cu`.
+pub(crate) const SCALED_TILES_KERNELS: &[&str] = &["matmul_scaled_tiles", "matmul_scaled_min_tiles"];
 
 /// Kernels of `matmul_small.cu`.
 pub(crate) const SMALL_KERNELS: &[&str] =
@@ -39,6 +41,10 @@ const HOPPER_TOKENS: usize = 128;
 const HALF_SHARED_BYTES: u32 = 8 * 16384 + 2 * (31488 + 512) + 160;
 /// Shared memory of `matmul_planes`: two stages, four slots of scales, barriers.
 const PLANES_SHARED_BYTES: u32 = 2 * (65536 + 32768) + 4 * 1024 + 32;
+/// Shared memory of `matmul_scaled_tiles`: four slots of codes and scales, barriers.
+const SCALED_SHARED_BYTES: u32 = 4 * 2 * (16384 + 2048) + 64;
+/// Shared memory of `matmul_scaled_min_tiles`: four slots of codes, scales, and mins or sums, barriers.
+const SCALED_MIN_SHARED_BYTES: u32 = 4 * 2 * (16384 + 4096) + 64;
 
 /// One product of a step's activations: `out = matrix * activations + bias`.
 #[derive(Debug)]
@@ -72,7 +78,9 @@ impl Queue {
                 continue;
             }
             match path {
-                Path::Half | Path::Planes => self.hopper(path, activations, products),
+                Path::Half | Path::Planes | Path::ScaledTiles | Path::ScaledMinTiles => {
+                    self.hopper(path, activations, products);
+                }
                 Path::SmallHalf | Path::SmallPlanes => self.small(path, activations, products),
                 Path::OneRow => self.one_row(activations, products),
                 Path::Integer | Path::Scaled | Path::Float => self.general(path, activations, products),
@@ -160,24 +168,31 @@ impl Queue {
 
     /// The products of one path by a kernel for Hopper and many rows.
     fn hopper(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
-        let (rows, blocks) = (x.rows(), x.blocks());
+        let rows = x.rows();
         let (items, output_tiles) = items(products, path, |matrix| matrix.path(rows) == path);
-        let (kernel, tiles, threads, shared) = match path {
-            Path::Half => ("matmul_half", &x.half_tiles, 512, HALF_SHARED_BYTES),
-            _ => ("matmul_planes", &x.byte_tiles, 384, PLANES_SHARED_BYTES),
+        // `steps` of 256 or 128 columns.
+        let start = Arguments::new().structure(&items);
+        let (kernel, start, steps, threads, shared) = match path {
+            Path::Half => {
+                let start = start.buffer(&x.half_tiles).buffer(&x.tile_scales);
+                ("matmul_half", start, x.blocks(), 512, HALF_SHARED_BYTES)
+            }
+            Path::Planes => {
+                let start = start.buffer(&x.byte_tiles).buffer(&x.tile_scales);
+                ("matmul_planes", start, x.blocks(), 384, PLANES_SHARED_BYTES)
+            }
+            Path::ScaledTiles => {
+                ("matmul_scaled_tiles", start.buffer(&x.scaled_tiles), 2 * x.blocks(), 384, SCALED_SHARED_BYTES)
+            }
+            _ => {
+                ("matmul_scaled_min_tiles", start.buffer(&x.scaled_tiles), 2 * x.blocks(), 384, SCALED_MIN_SHARED_BYTES)
+            }
         };
         // No more thread blocks than tiles, or a tile would be cut twice.
         let tiles_in_all = output_tiles * rows.div_ceil(HOPPER_TOKENS);
         let thread_blocks = dimension(tiles_in_all).min(self.context().processors());
-        let arguments = Arguments::new()
-            .structure(&items)
-            .buffer(tiles)
-            .buffer(&x.tile_scales)
-            .buffer(&self.hand_over.sums)
-            .buffer(&self.hand_over.flags)
-            .size(rows)
-            .size(blocks)
-            .size(output_tiles);
+        let arguments =
+            start.buffer(&self.hand_over.sums).buffer(&self.hand_over.flags).size(rows).size(steps).size(output_tiles);
         // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, the activations are of this path, and the
         // hand-over has room for a thread block on every processor.
         unsafe { self.launch(kernel, &self.early(Launch::of(thread_blocks, threads).shared(shared)), arguments) };

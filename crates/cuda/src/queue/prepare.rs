@@ -4,7 +4,7 @@ use super::{Queue, dimension};
 use crate::driver::{Arguments, DeviceBuffer, DriverError, Launch};
 use crate::matrix::{DeviceMatrix, Path};
 
-pub(crate) const KERNELS: &[&str] = &["check_half", "prepare_half", "prepare_planes"];
+pub(crate) const KERNELS: &[&str] = &["check_half", "prepare_half", "prepare_planes", "prepare_scaled"];
 
 impl Queue {
     /// True if the f16 product of `matrix`, a `Q4_K` tensor, is exact (`kernels/prepare.cu`). Waits for the answer.
@@ -33,11 +33,15 @@ impl Queue {
         bytes: usize,
     ) -> Result<DeviceBuffer<u8>, DriverError> {
         let layout = DeviceBuffer::<u8>::new(self.context(), bytes)?;
-        let (rows, blocks) = (matrix.rows(), matrix.cols() / 256);
+        let (rows, blocks) = (matrix.rows(), matrix.cols().div_ceil(256));
         let start = Arguments::new().buffer(matrix.weights(Path::Integer)).buffer(&layout).size(rows).size(blocks);
         let launch = Launch::of(dimension(rows.div_ceil(path.tile_outputs())), 256).rows(dimension(blocks));
         let (kernel, arguments) = match path {
             Path::Half => ("prepare_half", start.u32(matrix.form())),
+            Path::ScaledTiles | Path::ScaledMinTiles => {
+                let start = start.u32(matrix.spec().ty as u32).size(matrix.cols() / 32);
+                ("prepare_scaled", start.size(matrix.row_bytes()))
+            }
             _ => ("prepare_planes", start.u32(matrix.spec().ty as u32).u32(matrix.form())),
         };
         // SAFETY: the kernel's parameters in order; `bytes` is what the layout of this matrix takes.
