@@ -15,3 +15,4 @@ pub mod matrix;
 pub mod pool;
 pub mod rope;
 pub mod rows;
+pub mod samples;

@@ -10,8 +10,8 @@ use muser_cuda::queue::quantise::{DeviceNorm, NormRows, Residual};
 use muser_kernels::formats::WeightType;
 
 use super::bench_attend;
-use super::samples::{Flavour, raw_tensor};
 use super::world::World;
+use muser_kernels::samples::{Flavour, raw_tensor};
 
 const HIDDEN: usize = 6656;
 const FEED_FORWARD: usize = 19_968;

@@ -5,8 +5,8 @@ use muser_cuda::queue::quantise::DeviceNorm;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::{RowKernels, hadamard, inverse_block};
 
-use super::samples::activation_row;
 use super::world::World;
+use muser_kernels::samples::activation_row;
 
 const EPS: f32 = 1e-6;
 const POSITIONS: usize = 300;

@@ -12,9 +12,6 @@ mod matmul;
 mod pages;
 mod quantise;
 mod rows;
-#[path = "../../../kernels/tests/dot/samples.rs"]
-#[expect(dead_code, reason = "shared with the tests of the scalar references, which use all of it")]
-mod samples;
 mod world;
 
 use std::process::ExitCode;

@@ -11,8 +11,8 @@ use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::Matrix;
 
 use super::quantise::Case;
-use super::samples::{Flavour, raw_tensor};
 use super::world::World;
+use muser_kernels::samples::{Flavour, raw_tensor};
 
 /// One operand of a launch, on both devices.
 struct Operand {

@@ -12,8 +12,8 @@ use muser_kernels::cpu::{Cpu, CpuLimits, Kernels};
 use muser_kernels::rope::RopeTable;
 use muser_kernels::rows::{RowKernels, hadamard};
 
-use super::samples::activation_row;
 use super::world::World;
+use muser_kernels::samples::activation_row;
 
 const PLACE: u32 = 7;
 

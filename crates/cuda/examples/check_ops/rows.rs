@@ -6,8 +6,8 @@ use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::formats::{WeightType, dequantise_row};
 use muser_kernels::rows::RowKernels;
 
-use super::samples::{Flavour, activation_row, raw_tensor};
 use super::world::World;
+use muser_kernels::samples::{Flavour, activation_row, raw_tensor};
 
 const EPS: f32 = 1e-5;
 

@@ -1,14 +1,13 @@
 //! Every instruction set against the definition, bit by bit, for all weight types.
 
 mod golden;
-mod samples;
 
 use muser_kernels::activations::{ActivationFormat, ActivationRow, Activations, FormatSet};
 use muser_kernels::dot::DotKernels;
 use muser_kernels::dot::reference::{self, IntegerForm, Quantisation};
 use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::{Matrix, MatrixError, MatrixPlan, PANEL_ROWS, Scan};
-use samples::{Flavour, activation_row, raw_tensor};
+use muser_kernels::samples::{self, Flavour, activation_row, raw_tensor};
 
 /// The tables of this machine; says which are absent.
 fn tables() -> Vec<&'static DotKernels> {

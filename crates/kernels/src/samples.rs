@@ -1,8 +1,8 @@
 //! Random tensors of every weight type as stored in a file, and random activations, both with the corners that break
-//! careless arithmetic.
+//! careless arithmetic: operands for whoever compares an implementation with the scalar references.
 
+use crate::formats::WeightType;
 use half::{bf16, f16};
-use muser_kernels::formats::WeightType;
 
 /// What is special about a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
