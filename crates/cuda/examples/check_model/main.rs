@@ -3,7 +3,7 @@
 //!
 //! `check_model [--rounds N] [MODEL.gguf ...]`
 
-#[path = "../../../model/tests/exactness/models.rs"]
+#[path = "../../../conformance/src/models.rs"]
 #[expect(dead_code, reason = "shared with the exactness tests, which use all of it")]
 mod models;
 mod ways;

@@ -1,22 +1,18 @@
-//! What goes wrong: refused steps change nothing, and a value that is not finite concerns its own sequence alone.
+//! What is refused changes nothing: models that cannot run, and steps.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use muser_conformance::models::{FLOATS, MIXES, generated, llama_spec, tokens};
+use muser_conformance::suite::{Run, Snapshot};
 use muser_kv::{AppendError, CacheSpec, KvLayout, LayerSpec, PageLayout, PagePool, SequenceCache};
-use muser_model::{ForwardError, LoadError, LogitsWanted, Model, Place, SequenceInput, StepError};
+use muser_model::{LoadError, LogitsWanted, Model, SequenceInput, StepError};
 use muser_weights::gguf::{Gguf, ModelFiles};
 use muser_weights::testing::LlamaOptions;
 
-use crate::models::{FLOATS, MIXES, generated, glimmer, llama_spec, load, tokens};
-use crate::runs::{
-    LAYOUTS, Run, Way, assert_same_logits, assert_same_pages, extend, fastest, new_cache, run, snapshot,
-};
+use crate::runs::{Way, assert_same, fastest, glimmer};
 
 const BIASED: LlamaOptions = LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true };
-
-/// The only token with anything in the first element of its embedding, in files of [`with_a_bad_token`].
-const BAD: u32 = 300;
 
 /// Changes the bytes of a tensor in a file.
 fn edit(file: &mut [u8], tensor: &str, change: impl FnOnce(&mut [u8])) {
@@ -33,125 +29,6 @@ fn set(file: &mut [u8], tensor: &str, elements: impl IntoIterator<Item = (usize,
             bytes[4 * index..][..4].copy_from_slice(&value.to_le_bytes());
         }
     });
-}
-
-/// A model in which the factor `f32::MAX` of `norm` meets zero for every token but [`BAD`], whose element overflows there.
-fn with_a_bad_token(norm: &str) -> Arc<Model> {
-    let mut file = generated(&llama_spec(&FLOATS, BIASED, 3, 256), &FLOATS);
-    // Widths of `FLOATS`: 64 of the model, 4 heads of 32, 96 of the feed-forward network.
-    set(&mut file, "token_embd.weight", (0..301).map(|token| (64 * token, if token == 300 { 9.0 } else { 0.0 })));
-    for layer in 0..3 {
-        // The first row of these makes the first element of the residual stream: nothing is added to it.
-        set(&mut file, &format!("blk.{layer}.attn_output.weight"), (0..128).map(|column| (column, 0.0)));
-        set(&mut file, &format!("blk.{layer}.ffn_down.weight"), (0..96).map(|column| (column, 0.0)));
-    }
-    set(&mut file, norm, [(0, f32::MAX)]);
-    load(file)
-}
-
-/// As many ordinary tokens.
-fn good(count: usize, seed: u64) -> Vec<u32> {
-    tokens(count, seed).into_iter().map(|token| token % BAD).collect()
-}
-
-#[test]
-fn an_overflow_fails_its_own_sequence_and_names_layer_and_position() {
-    for (norm, layer) in [("blk.0.attn_norm.weight", 0), ("blk.1.ffn_norm.weight", 1), ("blk.2.attn_norm.weight", 2)] {
-        let model = with_a_bad_token(norm);
-        for layout in LAYOUTS {
-            for threads in [1, 2] {
-                let way = Way { kernels: fastest(), threads, chunk: 128 };
-                check_neighbours(&model, layout, &way, Place::Layer(layer));
-            }
-        }
-    }
-}
-
-#[test]
-fn an_overflow_in_the_head_fails_its_own_sequence() {
-    let model = with_a_bad_token("output_norm.weight");
-    for layout in LAYOUTS {
-        check_neighbours(&model, layout, &Way { kernels: fastest(), threads: 2, chunk: 128 }, Place::Head);
-    }
-}
-
-/// A step of three sequences of which the second meets the bad token at position 37.
-fn check_neighbours(model: &Arc<Model>, layout: KvLayout, way: &Way, place: Place) {
-    let what = format!("{place}, {layout:?} cache, {way}");
-    let mut prompts = [good(50, 40), good(60, 41), good(44, 42)];
-    prompts[1][37] = BAD;
-    let mut executor = way.executor(model);
-    let mut runs = [0, 1, 2].map(|number: usize| run(model, layout, way, &prompts[number][..20]));
-    let before = snapshot(&runs[1].cache);
-    let [first, second, third] = &mut runs;
-    let mut batch = [
-        SequenceInput::new(&mut first.cache, &prompts[0][20..], LogitsWanted::All),
-        SequenceInput::new(&mut second.cache, &prompts[1][20..], LogitsWanted::All),
-        SequenceInput::new(&mut third.cache, &prompts[2][20..], LogitsWanted::All),
-    ];
-    let mut logits = [&mut first.logits, &mut second.logits, &mut third.logits];
-    executor.forward(&mut batch, &mut |row, z| logits[row.sequence].extend_from_slice(z)).unwrap();
-    assert_eq!(batch[1].outcome, Err(ForwardError { position: 37, place }), "{what}");
-    assert_eq!((batch[0].outcome, batch[2].outcome), (Ok(()), Ok(())), "{what}");
-    // A sequence that failed in a layer has no logits; one that fails in the head has those of the rows before.
-    let rows = if place == Place::Head { 37 } else { 20 };
-    assert_eq!(second.logits.len(), rows * second.vocab, "{what}");
-    assert!(snapshot(&second.cache) == before, "{what}: the failed sequence's cache changed");
-    for (number, got) in [(0, &*first), (2, &*third)] {
-        let want = run(model, layout, &Way::plain(64), &prompts[number]);
-        got.assert_same_as(&want, &format!("{what}, neighbour {number}"));
-        assert_eq!(got.logits.len(), want.logits.len());
-    }
-
-    // The sequence goes on as if it had never tried.
-    second.truncate(20);
-    prompts[1][37] = 7;
-    extend(&mut executor, second, &prompts[1][20..], way.chunk);
-    second.assert_same_as(&run(model, layout, &Way::plain(64), &prompts[1]), &what);
-}
-
-#[test]
-fn logits_that_nobody_wants_fail_nothing() {
-    let model = with_a_bad_token("output_norm.weight");
-    let mut prompt = good(40, 43);
-    prompt[30] = BAD;
-    let mut cache = new_cache(&model, KvLayout::Q8);
-    let mut batch = [SequenceInput::new(&mut cache, &prompt, LogitsWanted::Last)];
-    let mut rows = 0;
-    Way { kernels: fastest(), threads: 1, chunk: 64 }
-        .executor(&model)
-        .forward(&mut batch, &mut |_, _| rows += 1)
-        .unwrap();
-    assert_eq!((batch[0].outcome, rows), (Ok(()), 1));
-}
-
-#[test]
-fn a_key_beyond_f16_fails_where_pages_are_f16_and_only_there() {
-    let mut file = generated(&llama_spec(&FLOATS, BIASED, 2, 256), &FLOATS);
-    set(&mut file, "blk.1.attn_k.bias", [(3, 1e6)]);
-    let model = load(file);
-    let prompt = tokens(20, 44);
-    let way = Way { kernels: fastest(), threads: 2, chunk: 20 };
-    run(&model, KvLayout::Q8, &way, &prompt);
-    let mut cache = new_cache(&model, KvLayout::F16);
-    let mut batch = [SequenceInput::new(&mut cache, &prompt, LogitsWanted::All)];
-    way.executor(&model).forward(&mut batch, &mut |row, _| panic!("{row:?} of a failed sequence")).unwrap();
-    assert_eq!(batch[0].outcome, Err(ForwardError { position: 0, place: Place::Layer(1) }));
-    assert_eq!((cache.rows(), cache.pending_rows(), cache.bytes()), (0, 0, 0));
-}
-
-#[test]
-fn an_error_of_an_earlier_range_of_layers_stands() {
-    let mut file = generated(&llama_spec(&FLOATS, BIASED, 2, 256), &FLOATS);
-    set(&mut file, "blk.0.attn_k.bias", [(3, 1e6)]);
-    let model = load(file);
-    let mut executor = Way { kernels: fastest(), threads: 1, chunk: 8 }.executor(&model);
-    let (prompt, mut cache) = (tokens(8, 45), new_cache(&model, KvLayout::F16));
-    let mut hidden = executor.embed(&prompt).unwrap();
-    let mut batch = [SequenceInput::new(&mut cache, &prompt, LogitsWanted::None)];
-    executor.run_layers(&mut batch, 0..1, &mut hidden).unwrap();
-    executor.run_layers(&mut batch, 1..2, &mut hidden).unwrap();
-    assert_eq!(batch[0].outcome, Err(ForwardError { position: 0, place: Place::Layer(0) }));
 }
 
 #[test]
@@ -196,7 +73,7 @@ impl Pair {
         let runs = [0, 1].map(|number: usize| {
             let cache = SequenceCache::new(model.cache_spec(KvLayout::Q8, 128).unwrap(), pool.clone());
             let mut run = Run { logits: Vec::new(), vocab: model.config().vocab, cache };
-            extend(&mut executor, &mut run, &prompts[number][..50], 64);
+            run.extend(&mut executor, &prompts[number][..50], 64).unwrap();
             run
         });
         Self { model, pool, runs, prompts }
@@ -206,7 +83,7 @@ impl Pair {
     /// then gives what it gives without the refusal.
     fn assert_refused(mut self, tokens: [&[u32]; 2], want: &StepError) {
         let mut executor = Way { kernels: fastest(), threads: 2, chunk: 64 }.executor(&self.model);
-        let before = self.runs.each_ref().map(|run| snapshot(&run.cache));
+        let before = self.runs.each_ref().map(|run| Snapshot::of(&run.cache));
         let pages = self.pool.usage().live_pages;
         let [first, second] = &mut self.runs;
         let mut batch = [
@@ -215,13 +92,12 @@ impl Pair {
         ];
         let refused = executor.forward(&mut batch, &mut |row, _| panic!("{row:?} of a refused step"));
         assert_eq!(refused.as_ref(), Err(want));
-        assert!(self.runs.each_ref().map(|run| snapshot(&run.cache)) == before, "{want}: a cache changed");
+        assert!(self.runs.each_ref().map(|run| Snapshot::of(&run.cache)) == before, "{want}: a cache changed");
         assert_eq!(self.pool.usage().live_pages, pages, "{want}");
         for (run, prompt) in self.runs.iter_mut().zip(&self.prompts) {
-            extend(&mut executor, run, &prompt[50..], 64);
+            run.extend(&mut executor, &prompt[50..], 64).unwrap();
             let base = crate::runs::run(&self.model, KvLayout::Q8, &Way::plain(prompt.len()), prompt);
-            assert_same_logits(&run.logits, &base.logits, run.vocab, want);
-            assert_same_pages(&run.cache, &base.cache, want);
+            assert_same(run, &base, want);
         }
     }
 }
@@ -244,16 +120,16 @@ fn a_step_past_the_context_changes_no_cache() {
     pair.prompts[1] = tokens(100, 47);
     assert_eq!(rest[..50], pair.prompts[1][..50], "both begin alike");
     let prompt = pair.prompts[1].clone();
-    extend(&mut executor, &mut pair.runs[1], &prompt[50..100], 64);
+    pair.runs[1].extend(&mut executor, &prompt[50..100], 64).unwrap();
     let [first, second] = &mut pair.runs;
-    let before = [snapshot(&first.cache), snapshot(&second.cache)];
+    let before = [Snapshot::of(&first.cache), Snapshot::of(&second.cache)];
     let mut batch = [
         SequenceInput::new(&mut first.cache, &[5], LogitsWanted::All),
         SequenceInput::new(&mut second.cache, &many, LogitsWanted::All),
     ];
     let past = StepError::PastContext { position: 128, context: 128 };
     assert_eq!(executor.forward(&mut batch, &mut |_, _| {}), Err(past));
-    assert!([snapshot(&first.cache), snapshot(&second.cache)] == before);
+    assert!([Snapshot::of(&first.cache), Snapshot::of(&second.cache)] == before);
     // One token fewer fills the context to the last position.
     let mut batch = [SequenceInput::new(&mut second.cache, &many[1..], LogitsWanted::All)];
     executor.forward(&mut batch, &mut |_, _| {}).unwrap();
@@ -270,7 +146,7 @@ fn a_cache_that_cannot_grow_refuses_the_step_for_all_and_pages_go_back() {
     pair.runs[1].logits.clear();
     let prompt = pair.prompts[1].clone();
     let mut executor = Way::plain(64).executor(&pair.model);
-    extend(&mut executor, &mut pair.runs[1], &prompt[..50], 64);
+    pair.runs[1].extend(&mut executor, &prompt[..50], 64).unwrap();
     let full = AppendError::ContextFull { rows: 50, chunk: 2, context: 51 };
     refuse_second(&mut pair, &prompt[50..52], StepError::Cache(full));
 
@@ -285,9 +161,12 @@ fn a_cache_that_cannot_grow_refuses_the_step_for_all_and_pages_go_back() {
     let pool = PagePool::new(2 * page);
     pair.runs[1].cache = SequenceCache::new(pair.model.cache_spec(KvLayout::Q8, 128).unwrap(), pool.clone());
     pair.runs[1].logits.clear();
-    extend(&mut executor_for(&pair), &mut pair.runs[1], &prompt[..50], 64);
+    {
+        let mut executor = executor_for(&pair);
+        pair.runs[1].extend(&mut executor, &prompt[..50], 64).unwrap();
+    }
     let mut executor = executor_for(&pair);
-    let before = [0, 1].map(|number: usize| snapshot(&pair.runs[number].cache));
+    let before = [0, 1].map(|number: usize| Snapshot::of(&pair.runs[number].cache));
     let [first, second] = &mut pair.runs;
     let mut batch = [
         SequenceInput::new(&mut first.cache, &[4; 20], LogitsWanted::None),
@@ -295,7 +174,7 @@ fn a_cache_that_cannot_grow_refuses_the_step_for_all_and_pages_go_back() {
     ];
     let refused = executor.forward(&mut batch, &mut |_, _| {});
     assert!(matches!(refused, Err(StepError::Cache(AppendError::OutOfPages(_)))), "{refused:?}");
-    assert!([0, 1].map(|number: usize| snapshot(&pair.runs[number].cache)) == before);
+    assert!([0, 1].map(|number: usize| Snapshot::of(&pair.runs[number].cache)) == before);
     assert_eq!(pool.usage().live_bytes, 2 * page);
 }
 
@@ -306,14 +185,14 @@ fn executor_for(pair: &Pair) -> muser_model::Executor {
 /// A step of one token for the first sequence and `tokens` for the second is refused and leaves both as they were.
 fn refuse_second(pair: &mut Pair, tokens: &[u32], want: StepError) {
     let mut executor = executor_for(pair);
-    let before = [0, 1].map(|number: usize| snapshot(&pair.runs[number].cache));
+    let before = [0, 1].map(|number: usize| Snapshot::of(&pair.runs[number].cache));
     let [first, second] = &mut pair.runs;
     let mut batch = [
         SequenceInput::new(&mut first.cache, &[1], LogitsWanted::None),
         SequenceInput::new(&mut second.cache, tokens, LogitsWanted::None),
     ];
     assert_eq!(executor.forward(&mut batch, &mut |_, _| {}), Err(want));
-    assert!([0, 1].map(|number: usize| snapshot(&pair.runs[number].cache)) == before);
+    assert!([0, 1].map(|number: usize| Snapshot::of(&pair.runs[number].cache)) == before);
 }
 
 #[test]
@@ -351,7 +230,7 @@ fn a_step_of_no_sequences_does_nothing() {
 fn stages_are_refused_like_steps() {
     let mut pair = Pair::new();
     let mut executor = executor_for(&pair);
-    let before = snapshot(&pair.runs[0].cache);
+    let before = Snapshot::of(&pair.runs[0].cache);
     let mut batch = [SequenceInput::new(&mut pair.runs[0].cache, &[1, 2], LogitsWanted::Last)];
     let mut hidden = vec![0.0; 128];
     let mut no_hidden = |layer: usize, _: &[f32]| panic!("layer {layer} of a refused step");
@@ -363,19 +242,19 @@ fn stages_are_refused_like_steps() {
     assert_eq!(length, Err(StepError::HiddenLength { got: 127, want: 128 }));
     assert_eq!(executor.embed(&[1, 301]), Err(StepError::UnknownToken { token: 301, vocab: 301 }));
     assert_eq!(executor.embed(&[1; 65]), Err(StepError::TooManyRows { rows: 65, max: 64 }));
-    assert!(snapshot(&pair.runs[0].cache) == before);
+    assert!(Snapshot::of(&pair.runs[0].cache) == before);
 }
 
 #[test]
 fn later_layers_without_the_first_are_refused() {
     let mut pair = Pair::new();
     let mut executor = executor_for(&pair);
-    let before = snapshot(&pair.runs[0].cache);
+    let before = Snapshot::of(&pair.runs[0].cache);
     let mut hidden = vec![0.0; 128];
     let mut batch = [SequenceInput::new(&mut pair.runs[0].cache, &[1, 2], LogitsWanted::None)];
     let refused = executor.run_layers(&mut batch, 1..2, &mut hidden);
     assert_eq!(refused, Err(StepError::NotBegun { pending: 0, rows: 2 }));
-    assert!(snapshot(&pair.runs[0].cache) == before);
+    assert!(Snapshot::of(&pair.runs[0].cache) == before);
     // Begun with another number of rows.
     pair.runs[0].cache.begin(1).unwrap();
     let mut batch = [SequenceInput::new(&mut pair.runs[0].cache, &[1, 2], LogitsWanted::None)];

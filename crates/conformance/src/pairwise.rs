@@ -47,6 +47,7 @@ fn pairs_with(row: &[Option<usize>], factor: usize, level: usize) -> impl Iterat
 }
 
 /// The pairs that no row has, found without the sets that [`cover`] keeps.
+#[cfg(test)]
 pub fn uncovered(levels: &[usize], rows: &[Vec<usize>]) -> usize {
     let mut count = 0;
     for b in 1..levels.len() {

@@ -1,63 +1,11 @@
-//! Where attention changes what it reads: pages of 64, the edge of the window, segments of 1024 positions.
+//! What a window means: how far a token is seen, and what a cache holds.
 
+use muser_conformance::models::{ARCHITECTURES, FLOATS, MIXES, file_of_architecture, tokens};
+use muser_conformance::suite::LAYOUTS;
 use muser_kv::{KvLayout, PAGE_ROWS};
 use muser_model::LogitsWanted;
 
-use crate::models::{FLOATS, MIXES, glimmer, tokens};
-use crate::runs::{LAYOUTS, Run, Way, extend, fastest, kernels, new_cache, run};
-
-/// Computes `tokens` with steps that end at `borders`, each followed by a step of one token.
-fn run_split(
-    model: &std::sync::Arc<muser_model::Model>,
-    layout: KvLayout,
-    way: &Way,
-    parts: (&[u32], &[usize]),
-) -> Run {
-    let (tokens, borders) = parts;
-    let mut run = Run { logits: Vec::new(), vocab: model.config().vocab, cache: new_cache(model, layout) };
-    let mut executor = way.executor(model);
-    for &border in borders {
-        let start = run.cache.rows();
-        extend(&mut executor, &mut run, &tokens[start..border], way.chunk);
-        extend(&mut executor, &mut run, &tokens[border..border + 1], 1);
-    }
-    let start = run.cache.rows();
-    extend(&mut executor, &mut run, &tokens[start..], way.chunk);
-    run
-}
-
-#[test]
-fn a_prompt_cut_at_page_and_window_borders_has_the_bits_of_the_whole() {
-    let kernels = kernels();
-    for window in [32, 100] {
-        let edge = window as usize;
-        let borders = [1, 31, 32, 33, 63, 64, 65, edge - 1, edge, edge + 1, 2 * edge, 4 * edge - 1, 4 * edge];
-        let prompt = tokens(4 * edge + 3, 2);
-        let model = glimmer(&MIXES[1], window, &[true, true, false], 1024);
-        for layout in LAYOUTS {
-            let base = run(&model, layout, &Way::plain(prompt.len()), &prompt);
-            for (index, border) in borders.into_iter().enumerate() {
-                let way = Way { kernels: kernels[index % kernels.len()], threads: index % 3 + 1, chunk: 512 };
-                let got = run_split(&model, layout, &way, (&prompt, &[border]));
-                got.assert_same_as(&base, &format!("window {window}, {layout:?} cache, cut at {border}, {way}"));
-            }
-        }
-    }
-}
-
-#[test]
-fn a_window_of_2048_and_segments_of_1024_give_the_bits_of_the_whole() {
-    let prompt = tokens(2100, 3);
-    let model = glimmer(&MIXES[1], 2048, &[true, false], 4096);
-    for layout in LAYOUTS {
-        let base = run(&model, layout, &Way::plain(prompt.len()), &prompt);
-        for (threads, borders) in [(2, &[1023, 1025, 2047, 2049][..]), (1, &[1024, 2046, 2048])] {
-            let way = Way { kernels: fastest(), threads, chunk: 600 };
-            let got = run_split(&model, layout, &way, (&prompt, borders));
-            got.assert_same_as(&base, &format!("{layout:?} cache, cut at {borders:?}, {way}"));
-        }
-    }
-}
+use crate::runs::{Way, fastest, glimmer, load, new_cache, run};
 
 /// With one local layer and nothing that hides a difference, a token shows in the logits of exactly the positions whose
 /// window holds it. Cuts change nothing about that.
@@ -113,4 +61,22 @@ fn a_local_layer_holds_its_window_and_a_page_however_long_the_prompt() {
     // 99 older rows are in three pages at most, one more is kept for rewinds, and the row to come may begin the last.
     assert!(most * PAGE_ROWS <= 4 * PAGE_ROWS && most > 2, "{most} pages");
     assert_eq!(cache.pages(1).as_slice().len(), 1000_usize.div_ceil(PAGE_ROWS));
+}
+
+/// Equal bits would mean little if a model said the same everywhere, or nothing but the soft cap's limits.
+#[test]
+fn every_model_says_something_else_at_every_position() {
+    let prompt = vec![5; 40];
+    for (architecture, name) in ARCHITECTURES.into_iter().enumerate() {
+        for mix in MIXES.iter().chain([&FLOATS]) {
+            let model = load(file_of_architecture(architecture, mix, 64));
+            let way = Way { kernels: fastest(), threads: 1, chunk: 40 };
+            let run = run(&model, KvLayout::Q8, &way, &prompt);
+            let size = (run.logits.iter().map(|z| z * z).sum::<f32>() / run.logits.len() as f32).sqrt();
+            assert!((0.3..8.0).contains(&size), "{name}, {}: {size}", mix.name);
+            // The same token again and again: only its place in the sequence can make a difference.
+            let rows: Vec<&[f32]> = run.logits.chunks_exact(run.vocab).collect();
+            assert!(rows.windows(2).all(|two| two[0] != two[1]), "{name}, {}", mix.name);
+        }
+    }
 }

@@ -1,59 +1,15 @@
-//! A step in stages: embedding, ranges of layers, captured residual streams, and which logits are asked for.
+//! A step in stages: captured residual streams, and which logits are asked for.
 
-use muser_kv::SequenceCache;
-use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
-use std::sync::Arc;
+use muser_conformance::models::{FLOATS, MIXES, tokens};
+use muser_conformance::suite::{LAYOUTS, Snapshot};
+use muser_model::{LogitsWanted, SequenceInput};
 
-use crate::models::{FLOATS, MIXES, glimmer, tokens};
-use crate::runs::{LAYOUTS, Way, assert_same_pages, fastest, kernels, new_cache, run, snapshot};
+use crate::runs::{Way, fastest, glimmer, new_cache, run};
 
 const LAYERS: [bool; 4] = [true, false, true, false];
 
-/// The residual streams after every layer, and the cache.
-fn captured(model: &Arc<Model>, executor: &mut Executor, cache: &mut SequenceCache, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let mut streams = Vec::new();
-    let mut batch = [SequenceInput::new(cache, tokens, LogitsWanted::Last)];
-    let all: Vec<usize> = (0..model.config().layers.len()).collect();
-    let mut keep = |layer: usize, rows: &[f32]| {
-        assert_eq!(layer, streams.len());
-        assert_eq!(rows.len(), tokens.len() * model.config().hidden);
-        streams.push(rows.to_vec());
-    };
-    executor.forward_capturing(&mut batch, &all, &mut keep, &mut |_, _| {}).unwrap();
-    batch[0].outcome.unwrap();
-    streams
-}
-
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
-}
-
-#[test]
-fn layers_in_ranges_give_the_residual_streams_that_a_whole_step_passes() {
-    let model = glimmer(&MIXES[1], 100, &LAYERS, 512);
-    let prompt = tokens(150, 30);
-    for (index, kernels) in kernels().into_iter().enumerate() {
-        for layout in LAYOUTS {
-            let way = Way { kernels, threads: index % 2 + 1, chunk: 75 };
-            let mut executor = way.executor(&model);
-            for middle in [1, 2, 3] {
-                let (mut whole, mut parts) = (new_cache(&model, layout), new_cache(&model, layout));
-                for tokens in prompt.chunks(75) {
-                    let streams = captured(&model, &mut executor, &mut whole, tokens);
-                    let mut stream = executor.embed(tokens).unwrap();
-                    for range in [0..middle, middle..LAYERS.len()] {
-                        let mut batch = [SequenceInput::new(&mut parts, tokens, LogitsWanted::None)];
-                        let end = range.end;
-                        executor.run_layers(&mut batch, range, &mut stream).unwrap();
-                        batch[0].outcome.unwrap();
-                        assert_eq!(bits(&stream), bits(&streams[end - 1]), "{layout:?} cache, layers 0..{end}, {way}");
-                    }
-                    parts.commit(tokens.len()).unwrap();
-                }
-                assert_same_pages(&parts, &whole, &format!("{layout:?} cache, cut before layer {middle}, {way}"));
-            }
-        }
-    }
 }
 
 #[test]
@@ -71,7 +27,7 @@ fn capturing_changes_neither_logits_nor_pages() {
         executor.forward_capturing(&mut batch, &[3, 0, 2], &mut seen, &mut |_, z| logits.extend_from_slice(z)).unwrap();
         assert_eq!(layers, [0, 2, 3], "in the order of the graph");
         assert_eq!(bits(&logits), bits(&base.logits));
-        assert!(snapshot(&cache) == snapshot(&base.cache));
+        assert!(Snapshot::of(&cache) == Snapshot::of(&base.cache));
     }
 }
 
@@ -110,6 +66,6 @@ fn rows_that_only_fill_the_cache_leave_the_same_pages() {
         let mut cache = new_cache(&model, layout);
         let mut batch = [SequenceInput::new(&mut cache, &prompt, LogitsWanted::None)];
         way.executor(&model).forward(&mut batch, &mut |row, _| panic!("{row:?} was not asked for")).unwrap();
-        assert!(snapshot(&cache) == snapshot(&base.cache), "{layout:?} cache");
+        assert!(Snapshot::of(&cache) == Snapshot::of(&base.cache), "{layout:?} cache");
     }
 }
