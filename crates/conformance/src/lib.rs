@@ -1,11 +1,13 @@
 //! Comparison of devices by bits.
 //!
 //! [`suite`] computes whole models in many ways on any [`backend`] and compares full logits and page bytes with one run on the
-//! CPU. Everything that was compared is counted in a [`tally::Tally`].
+//! CPU; [`deferred`] is a backend without special hardware that executes in the order of a GPU. Everything that was compared is
+//! counted in a [`tally::Tally`].
 
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod deferred;
 pub mod models;
 mod pairwise;
 pub mod suite;

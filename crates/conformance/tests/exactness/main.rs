@@ -1,9 +1,12 @@
-//! The exactness suite of `muser_conformance::suite`, mounted on the CPU, and what else holds of steps and caches there.
+//! The exactness suite of `muser_conformance::suite`, mounted on the CPU and on the deferred CPU, and what else holds of steps
+//! and caches on the CPU.
 //!
 //! - `runs`: small helpers on the CPU.
 //! - `windows`, `rewinds`, `stages`: what a window means, refused rewinds, which logits are asked for.
 //! - `refusals`: what is refused changes nothing.
+//! - `deferred`: when the deferred CPU executes, and how it finds pages again.
 
+mod deferred;
 mod refusals;
 mod rewinds;
 mod runs;
@@ -11,6 +14,7 @@ mod stages;
 mod windows;
 
 use muser_conformance::backend::{Backend, Comparison, CpuBackend};
+use muser_conformance::deferred::DeferredBackend;
 use muser_conformance::suite;
 use muser_conformance::tally::Tally;
 
@@ -36,6 +40,15 @@ macro_rules! mount {
             $(#[test]
             fn $name() {
                 check(super::cpu_for(stringify!($name)), stringify!($name));
+            })*
+        }
+
+        mod on_the_deferred_cpu {
+            use super::*;
+
+            $(#[test]
+            fn $name() {
+                check(DeferredBackend::both_ways_of_keeping_copies(), stringify!($name));
             })*
         }
     };
