@@ -1,7 +1,8 @@
 //! Comparison of devices by bits.
 //!
 //! [`suite`] computes whole models in many ways on any [`backend`] and compares full logits and page bytes with one run on the
-//! CPU; [`deferred`] is a backend without special hardware that executes in the order of a GPU. Everything that was compared is
+//! CPU; [`deferred`] is a backend without special hardware that executes in the order of a GPU. [`operations`] compares the
+//! operations of the CPU on every instruction set with the scalar references. Everything that was compared is
 //! counted in a [`tally::Tally`].
 
 #![forbid(unsafe_code)]
@@ -9,6 +10,7 @@
 pub mod backend;
 pub mod deferred;
 pub mod models;
+pub mod operations;
 mod pairwise;
 pub mod suite;
 pub mod tally;
