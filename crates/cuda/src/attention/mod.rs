@@ -7,9 +7,11 @@ mod items;
 mod plan;
 mod prefill;
 mod scratch;
+mod standalone;
 
 pub use plan::{AttentionPlan, LayerPages, PlanLimits, StepSequence};
 pub use scratch::AttentionScratch;
+pub use standalone::{StandaloneSpec, StandaloneStep};
 
 pub(crate) use items::TILE_QUERIES;
 pub(crate) use plan::PrefillPlan;

@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),
     ("cuda", &["kernels", "kv", "model", "weights"]),
-    ("conformance", &["kernels", "kv", "model", "weights"]),
+    ("conformance", &["cuda", "kernels", "kv", "model", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
     ("wire", &[]),

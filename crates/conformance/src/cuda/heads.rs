@@ -5,19 +5,20 @@ use muser_cuda::queue::quantise::DeviceNorm;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::{RowKernels, hadamard, inverse_block};
 
-use super::world::World;
+use super::world::{CudaError, World};
 use muser_kernels::samples::activation_row;
 
 const EPS: f32 = 1e-6;
 const POSITIONS: usize = 300;
 
-pub fn run(world: &mut World) {
+pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     let mut rng = fastrand::Rng::with_seed(2);
     for head_dim in (32..=256).step_by(32) {
         for variant in 0..16 {
-            case(world, head_dim, variant, &mut rng);
+            case(world, head_dim, variant, &mut rng)?;
         }
     }
+    Ok(())
 }
 
 /// One kind of vectors: what is done to it, and its values before.
@@ -29,11 +30,11 @@ struct Kind {
     values: Vec<f32>,
 }
 
-fn case(world: &mut World, head_dim: usize, variant: usize, rng: &mut fastrand::Rng) {
+fn case(world: &mut World, head_dim: usize, variant: usize, rng: &mut fastrand::Rng) -> Result<(), CudaError> {
     let (rows, style) = ([1, 3, 130][rng.usize(..3)], [RopeStyle::Norm, RopeStyle::Neox][variant % 2]);
     let rotated = if variant & 2 == 0 { head_dim } else { 2 * rng.usize(1..=head_dim / 2) };
     let factors: Option<Vec<f32>> = (variant & 4 != 0).then(|| (0..rotated / 2).map(|_| 1.0 + rng.f32()).collect());
-    let table = RopeTable::new(10_000.0, rotated, POSITIONS, factors.as_deref()).expect("a table");
+    let table = RopeTable::new(10_000.0, rotated, POSITIONS, factors.as_deref())?;
     let positions: Vec<u32> = (0..rows).map(|_| rng.u32(..300)).collect();
     let weight = activation_row(head_dim, rng);
     let q8 = variant & 8 != 0;
@@ -51,9 +52,12 @@ fn case(world: &mut World, head_dim: usize, variant: usize, rng: &mut fastrand::
             .collect();
 
     let kernels = RowKernels::reference();
-    let (angles, device_positions) = (world.upload(table.values()), world.upload(&positions));
-    let device_weight = world.upload(&weight);
-    let mut buffers: Vec<_> = kinds.iter().map(|kind| world.upload(&kind.values)).collect();
+    let (angles, device_positions) = (world.upload(table.values())?, world.upload(&positions)?);
+    let device_weight = world.upload(&weight)?;
+    let mut buffers = Vec::new();
+    for kind in &kinds {
+        buffers.push(world.upload(&kind.values)?);
+    }
     let rope = DeviceRope { angles: &angles, pairs: rotated / 2, style };
     let spec = HeadRows { rows, head_dim, positions: &device_positions, rope: Some(rope) };
     let mut parts = buffers.iter_mut().zip(&kinds).map(|(x, kind)| HeadVectors {
@@ -80,8 +84,9 @@ fn case(world: &mut World, head_dim: usize, variant: usize, rng: &mut fastrand::
                 }
             }
         }
-        let got = world.download(buffer, expected.len());
+        let got = world.download(buffer, expected.len())?;
         let what = format!("place d{head_dim} variant {variant} rotated {rotated} normed {}", kind.normed);
         world.compare(&what, kind.heads * head_dim, &expected, &got);
     }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use muser_cuda::queue::matmul::DeviceProduct;
 use muser_cuda::queue::quantise::{DeviceNorm, NormRows, Residual};
 use muser_kernels::formats::WeightType;
 
-use super::bench_attend;
+use super::attend;
 use super::world::World;
 use muser_kernels::samples::{Flavour, raw_tensor};
 
@@ -73,7 +73,7 @@ fn floats(world: &mut World, len: usize) -> DeviceBuffer<f32> {
 
 pub fn run(world: &mut World, word: &str) {
     type Bench = (&'static str, fn(&mut World));
-    let all: [Bench; 3] = [("matmul", matmul), ("quantise", quantise), ("attend", bench_attend::run)];
+    let all: [Bench; 3] = [("matmul", matmul), ("quantise", quantise), ("attend", attend::run)];
     all.into_iter().filter(|(name, _)| name.contains(word)).for_each(|(_, run)| run(world));
 }
 

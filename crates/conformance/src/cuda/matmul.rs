@@ -11,7 +11,7 @@ use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::Matrix;
 
 use super::quantise::Case;
-use super::world::World;
+use super::world::{CudaError, World};
 use muser_kernels::samples::{Flavour, raw_tensor};
 
 /// One operand of a launch, on both devices.
@@ -21,24 +21,32 @@ struct Operand {
     bias: Option<(Vec<f32>, DeviceBuffer<f32>)>,
 }
 
-fn operand(world: &mut World, case: &mut Case, (ty, flavour): (WeightType, Flavour), outputs: usize) -> Operand {
+fn operand(
+    world: &mut World,
+    case: &mut Case,
+    (ty, flavour): (WeightType, Flavour),
+    outputs: usize,
+) -> Result<Operand, CudaError> {
     let raw = raw_tensor(ty, outputs, case.cols, flavour, &mut case.rng);
-    let mut cpu = Matrix::packed(ty, outputs, case.cols, &raw).expect("a matrix");
-    let mut device = DeviceMatrix::of_tensor(&mut world.queue, ty, (outputs, case.cols), &raw).expect("a matrix");
+    let mut cpu = Matrix::packed(ty, outputs, case.cols, &raw)?;
+    let mut device = DeviceMatrix::of_tensor(&mut world.queue, ty, (outputs, case.cols), &raw)?;
     if ty == WeightType::NVFP4 {
         (cpu, device) = (cpu.with_scale(0.013), device.with_scale(0.013));
     }
-    device.prepare(&mut world.queue).expect("room for a prepared layout");
-    let bias = case.rng.bool().then(|| {
-        let bias: Vec<f32> = (0..outputs).map(|_| case.rng.f32() - 0.5).collect();
-        let device = world.upload(&bias);
-        (bias, device)
-    });
-    Operand { cpu, device, bias }
+    device.prepare(&mut world.queue)?;
+    let bias: Option<Vec<f32>> = case.rng.bool().then(|| (0..outputs).map(|_| case.rng.f32() - 0.5).collect());
+    let bias = match bias {
+        None => None,
+        Some(bias) => {
+            let device = world.upload(&bias)?;
+            Some((bias, device))
+        }
+    };
+    Ok(Operand { cpu, device, bias })
 }
 
 /// One launch over `operands` against the CPU, then repeated: outputs are poisoned before every launch.
-fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
+fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let x = case.finite_rows();
     let mut cpu_x = CpuActivations::new(rows, cols);
@@ -50,11 +58,14 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
         let bias = operand.bias.as_ref().map(|(bias, _)| bias.as_slice());
         case.cpu.matmul(&cpu_x, [Product { matrix: &operand.cpu, bias, out }]);
     }
-    let mut device_x = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
-    let (device_rows, mut status) = (world.upload(&x), world.room::<u32>(rows));
+    let mut device_x = Activations::new(&world.context, rows, cols, Forms::ALL)?;
+    let (device_rows, mut status) = (world.upload(&x)?, world.room::<u32>(rows)?);
     let mut failures = Failures { status: &mut status, place: 0 };
     world.queue.quantise(&mut device_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);
-    let mut outputs: Vec<DeviceBuffer<f32>> = expected.iter().map(|want| world.room(want.len())).collect();
+    let mut outputs = Vec::new();
+    for want in &expected {
+        outputs.push(world.room::<f32>(want.len())?);
+    }
     let run = |world: &mut World, outputs: &mut [DeviceBuffer<f32>]| {
         let mut products: Vec<DeviceProduct<'_>> = operands
             .iter()
@@ -67,14 +78,20 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
         world.queue.matmul(&device_x, &mut products);
     };
     run(world, &mut outputs);
-    let first: Vec<Vec<f32>> = outputs.iter().map(|out| world.download(out, out.len())).collect();
+    let mut first = Vec::new();
+    for out in &outputs {
+        first.push(world.download(out, out.len())?);
+    }
     for (number, ((want, got), operand)) in expected.iter().zip(&first).zip(operands).enumerate() {
         let (ty, outputs) = (operand.cpu.weight_type(), operand.cpu.rows());
-        world.compare(&format!("{what} {ty} {rows} x {cols} -> {outputs} (product {number})"), outputs, want, got);
+        world.compare(&format_args!("{what} {ty} {rows} x {cols} -> {outputs} (product {number})"), outputs, want, got);
     }
     // Against the first launch, on the device: other kernels run between, outputs and workspace are poisoned.
-    let references: Vec<DeviceBuffer<f32>> = first.iter().map(|values| world.upload(values)).collect();
-    let mut other_x = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+    let mut references = Vec::new();
+    for values in &first {
+        references.push(world.upload(values)?);
+    }
+    let mut other_x = Activations::new(&world.context, rows, cols, Forms::ALL)?;
     for _ in 0..world.repeats {
         let mut failures = Failures { status: &mut status, place: 0 };
         world.queue.quantise(&mut other_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);
@@ -85,7 +102,7 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) {
             world.compare_on_device(&format!("{what} {rows} x {cols}, repeated"), reference, out);
         }
     }
-    world.end_repeats();
+    Ok(world.end_repeats()?)
 }
 
 /// Columns that suit `ty`, near `cols`.
@@ -93,21 +110,21 @@ fn cols_of(ty: WeightType, cols: usize) -> usize {
     cols.next_multiple_of(ty.block_len())
 }
 
-pub fn run(world: &mut World) {
+pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     for ty in WeightType::ALL {
         for flavour in Flavour::ALL {
             for (seed, (rows, cols, outputs)) in
                 [(1, 576, 70), (7, 512, 256), (33, 1500, 65), (130, 96, 129)].into_iter().enumerate()
             {
-                let mut case = Case::new(rows, cols_of(ty, cols), seed as u64);
-                let operands = [operand(world, &mut case, (ty, flavour), outputs)];
-                check(world, &mut case, &format!("{flavour:?}"), &operands);
+                let mut case = Case::new(rows, cols_of(ty, cols), seed as u64)?;
+                let operands = [operand(world, &mut case, (ty, flavour), outputs)?];
+                check(world, &mut case, &format!("{flavour:?}"), &operands)?;
             }
         }
     }
-    mixed(world);
-    long(world);
-    shared_tiles(world);
+    mixed(world)?;
+    long(world)?;
+    shared_tiles(world)
 }
 
 /// Rows, columns and outputs: for many rows, and for each width of the kernels for few.
@@ -125,49 +142,51 @@ const SHARED: [(usize, usize, usize); 9] = [
 
 /// More tiles than the device has processors, and no multiple of them: tiles are cut between thread blocks. Ordinary tensors
 /// are repeated ten times as often as the others.
-fn shared_tiles(world: &mut World) {
+fn shared_tiles(world: &mut World) -> Result<(), CudaError> {
     let repeats = world.repeats;
     use WeightType::{IQ4_XS, Q4_K, Q5_1, Q5_K, Q6_K, Q8_0};
     for (seed, ty) in [Q4_K, Q5_K, Q6_K, IQ4_XS, Q8_0, Q5_1].into_iter().enumerate() {
         for flavour in [Flavour::Ordinary, Flavour::NearLimits, Flavour::ExtremeCodes] {
             world.repeats = if flavour == Flavour::Ordinary { 10 * repeats } else { repeats };
             for (rows, cols, outputs) in SHARED {
-                let mut case = Case::new(rows, cols, 200 + seed as u64);
-                let operands = [operand(world, &mut case, (ty, flavour), outputs)];
-                check(world, &mut case, &format!("shared {flavour:?}"), &operands);
+                let mut case = Case::new(rows, cols, 200 + seed as u64)?;
+                let operands = [operand(world, &mut case, (ty, flavour), outputs)?];
+                check(world, &mut case, &format!("shared {flavour:?}"), &operands)?;
             }
         }
     }
     world.repeats = repeats;
+    Ok(())
 }
 
 /// Four products at once, of one class and of several.
-fn mixed(world: &mut World) {
+fn mixed(world: &mut World) -> Result<(), CudaError> {
     let sets = [
         [WeightType::Q4_K, WeightType::Q4_K, WeightType::Q6_K, WeightType::Q5_K],
         [WeightType::Q8_0, WeightType::F16, WeightType::Q4_K, WeightType::Q4_1],
     ];
     for (seed, types) in sets.into_iter().enumerate() {
         for rows in [1, 20, 200] {
-            let mut case = Case::new(rows, 1024, 100 + seed as u64);
-            let operands: Vec<Operand> = types
-                .into_iter()
-                .zip([512, 64, 60, 500])
-                .map(|(ty, outputs)| operand(world, &mut case, (ty, Flavour::Ordinary), outputs))
-                .collect();
-            check(world, &mut case, "mixed", &operands);
+            let mut case = Case::new(rows, 1024, 100 + seed as u64)?;
+            let mut operands = Vec::new();
+            for (ty, outputs) in types.into_iter().zip([512, 64, 60, 500]) {
+                operands.push(operand(world, &mut case, (ty, Flavour::Ordinary), outputs)?);
+            }
+            check(world, &mut case, "mixed", &operands)?;
         }
     }
+    Ok(())
 }
 
 /// The widths of the home model.
-fn long(world: &mut World) {
+fn long(world: &mut World) -> Result<(), CudaError> {
     for ty in [WeightType::Q4_K, WeightType::Q6_K, WeightType::Q5_K, WeightType::Q8_0, WeightType::F16] {
         for (rows, cols) in [(1, 19968), (65, 6656)] {
             let cols = if ty.class() == WeightClass::Float { cols / 4 } else { cols };
-            let mut case = Case::new(rows, cols, 3);
-            let operands = [operand(world, &mut case, (ty, Flavour::Ordinary), 200)];
-            check(world, &mut case, "long", &operands);
+            let mut case = Case::new(rows, cols, 3)?;
+            let operands = [operand(world, &mut case, (ty, Flavour::Ordinary), 200)?];
+            check(world, &mut case, "long", &operands)?;
         }
     }
+    Ok(())
 }

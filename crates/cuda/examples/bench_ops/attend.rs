@@ -1,18 +1,19 @@
 //! Times of attention at the geometry of the home model: 32 query heads on 2 key-value heads of 128, q8 pages.
 
-use muser_cuda::attention::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
+use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
 use muser_cuda::driver::Event;
 use muser_cuda::queue::Failures;
-use muser_cuda::queue::pages::PageCopy;
-use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout, PAGE_ROWS};
 
-use super::pages::{Content, DevicePages, Form, Sequence, head_vector};
 use super::world::World;
 
 /// Timed runs: the median counts. What is in the cache is overwritten before each.
 const RUNS: usize = 7;
 /// More than the cache holds.
 const FLUSH_BYTES: usize = 256 << 20;
+
+/// Pages that are brought to the device in one piece.
+const PAGES_AT_ONCE: usize = 512;
 
 /// A step of equal sequences.
 struct Step {
@@ -44,38 +45,19 @@ pub fn run(world: &mut World) {
 fn time(world: &mut World, step: &Step, layout: KvLayout) {
     let shape = AttentionShape::new(32, 2, 128).expect("a shape");
     let (rows, mut rng) = (step.sequences * step.rows, fastrand::Rng::with_seed(1));
-    let positions_max = step.sequences * (step.position + step.rows);
-    let limits = PlanLimits { rows_max: rows, sequences_max: step.sequences, positions_max };
-    let mut scratch = AttentionScratch::new(&world.context, (shape, layout), limits).expect("device memory");
-    let plan = AttentionPlan::new(&world.context, (shape, layout), step.window, &scratch, limits);
-    let mut plan = plan.expect("device memory");
-    let mut sequences = Vec::new();
-    let mut table = 0;
-    for number in 0..step.sequences {
-        let (position, rows) = (step.position, step.rows);
-        let mut sequence = StepSequence { first_row: number * rows, rows, position, first_page: 0, table };
-        let visible = plan.visible_pages(&sequence);
-        sequence.first_page = visible.start;
-        table += visible.len();
-        sequences.push(sequence);
+    let positions = vec![step.position..step.position + step.rows; step.sequences];
+    let spec = StandaloneSpec { shape, layout, window: step.window, positions: &positions, seed: 1 };
+    let mut standalone = StandaloneStep::new(&mut world.queue, &spec).expect("device memory");
+    let page = random_page(&shape, layout, &mut rng);
+    for first in (0..standalone.pages()).step_by(PAGES_AT_ONCE) {
+        let pages = vec![page.clone(); PAGES_AT_ONCE.min(standalone.pages() - first)];
+        standalone.fill(&mut world.queue, first, &pages).expect("pages");
     }
-    let form = Form { shape, layout };
-    let pages = DevicePages::new(world, form, table, &mut rng);
-    let page = world.upload(&Sequence::random(form, Content::Plain, PAGE_ROWS, 0, &mut rng).pages[0]);
-    let copies: Vec<_> =
-        pages.table().iter().map(|&device| PageCopy { device, canonical: page.address(), rows: PAGE_ROWS }).collect();
-    let list = world.upload(&PageCopy::words(&copies));
-    // SAFETY: the pages are the slab's; the one canonical page is only read, and lives until the wait below.
-    unsafe { world.queue.unpack_pages((&shape, layout), &list) };
-    let table = world.upload(&pages.table());
-    let queries: Vec<f32> = (0..rows * 32).flat_map(|_| head_vector(Content::Plain, layout, 128, &mut rng)).collect();
+    let queries: Vec<f32> = (0..rows * 32).flat_map(|_| head_vector(128, &mut rng)).collect();
     let queries = world.upload(&queries);
     let (mut out, mut status) = (world.room(rows * 4096), world.room(rows));
     let mut flush = world.room::<u8>(FLUSH_BYTES);
-    plan.set(&mut world.queue, &sequences).expect("a plan");
     world.queue.sync().expect("the queue");
-    // SAFETY: the table holds the addresses of the slab's pages, in the order of the plan.
-    let layer = unsafe { LayerPages::new(&plan, &table, 0) };
     let mut times = Vec::new();
     for run in 0..=RUNS {
         let (start, end) =
@@ -83,7 +65,8 @@ fn time(world: &mut World, step: &Step, layout: KvLayout) {
         world.queue.fill(&mut flush, u8::try_from(run).expect("few runs"));
         world.queue.mark(&start);
         let mut failures = Failures { status: &mut status, place: 0 };
-        world.queue.attend(&layer, &queries, &mut scratch, &mut out, &mut failures);
+        let (layer, scratch) = standalone.layer_and_scratch();
+        world.queue.attend(&layer, &queries, scratch, &mut out, &mut failures);
         world.queue.mark(&end);
         world.queue.sync().expect("the queue");
         times.push(end.milliseconds_since(&start).expect("a time"));
@@ -93,7 +76,7 @@ fn time(world: &mut World, step: &Step, layout: KvLayout) {
     let seconds = f64::from(times[RUNS / 2]) * 1e-3;
     let seen = |position: usize| step.window.map_or(position + 1, |window| (position + 1).min(window as usize));
     let pairs: usize = (step.position..step.position + step.rows).map(seen).sum::<usize>() * step.sequences;
-    let bytes = pages.table().len() * layout.page_bytes(&shape);
+    let bytes = standalone.pages() * layout.page_bytes(&shape);
     println!(
         "{layout:?} {:2} x {:4} rows at {:6} window {:4} {:9.1} us (best {:9.1}) {:6.1} TFLOPS {:6.0} GB/s of KV",
         step.sequences,
@@ -105,4 +88,22 @@ fn time(world: &mut World, step: &Step, layout: KvLayout) {
         pairs as f64 * 4.0 * 4096.0 / seconds * 1e-12,
         bytes as f64 / seconds * 1e-9,
     );
+}
+
+/// One head vector of alike elements, some of them four times as large.
+fn head_vector(head_dim: usize, rng: &mut fastrand::Rng) -> Vec<f32> {
+    let mut x: Vec<f32> = (0..head_dim).map(|_| 1.5 * (rng.f32() + rng.f32() - 1.0)).collect();
+    x.iter_mut().step_by(37).for_each(|x| *x *= 4.0);
+    x
+}
+
+/// The canonical bytes of a page of random rows.
+fn random_page(shape: &AttentionShape, layout: KvLayout, rng: &mut fastrand::Rng) -> Vec<u8> {
+    let mut page = vec![0; layout.page_bytes(shape)];
+    let mut vectors = || (0..shape.kv_heads()).flat_map(|_| head_vector(shape.head_dim(), rng)).collect::<Vec<f32>>();
+    for row in 0..PAGE_ROWS {
+        let (keys, values) = (vectors(), vectors());
+        (AttentionKernels::detected().store_row)(shape, layout, &keys, &values, row, &mut page).expect("finite");
+    }
+    page
 }

@@ -6,33 +6,34 @@ use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::formats::{WeightType, dequantise_row};
 use muser_kernels::rows::RowKernels;
 
-use super::world::World;
+use super::world::{CudaError, World};
 use muser_kernels::samples::{Flavour, activation_row, raw_tensor};
 
 const EPS: f32 = 1e-5;
 
-pub fn run(world: &mut World) {
+pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     let mut rng = fastrand::Rng::with_seed(1);
     for ty in WeightType::ALL {
         for flavour in Flavour::ALL {
-            embed(world, ty, flavour, &mut rng);
+            embed(world, ty, flavour, &mut rng)?;
         }
     }
     for (rows, cols) in [(1, 6656), (37, 512), (5, 576), (130, 96), (3, 7)] {
-        residual(world, rows, cols, &mut rng);
+        residual(world, rows, cols, &mut rng)?;
     }
     for (rows, vocab) in [(1, 202_048), (32, 4096), (5, 1000), (2, 3)] {
-        logits(world, rows, vocab, &mut rng);
+        logits(world, rows, vocab, &mut rng)?;
     }
+    Ok(())
 }
 
 /// Rows of an embedding table, with and without a norm.
-fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand::Rng) {
+fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand::Rng) -> Result<(), CudaError> {
     let (vocab, cols, rows) = (19, [512, 768, 6656][rng.usize(..3)], 23);
     let row_bytes = ty.row_bytes(cols).expect("whole blocks");
     let raw = raw_tensor(ty, vocab, cols, flavour, rng);
     let tokens: Vec<u32> = (0..rows).map(|_| rng.u32(..19)).collect();
-    let (table, device_tokens) = (world.upload(&raw), world.upload(&tokens));
+    let (table, device_tokens) = (world.upload(&raw)?, world.upload(&tokens)?);
     for norm in [None, Some(EPS)] {
         let mut expected = vec![0.0; rows * cols];
         for (&token, row) in tokens.iter().zip(expected.chunks_exact_mut(cols)) {
@@ -41,15 +42,16 @@ fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand
                 (RowKernels::reference().rms_norm_in_place)(row, None, eps);
             }
         }
-        let mut out = world.room(rows * cols);
+        let mut out = world.room(rows * cols)?;
         let table = EmbeddingTable { bytes: &table, weight_type: ty, cols };
         world.queue.embed((&device_tokens, rows), &table, norm, &mut out);
-        let got = world.download(&out, rows * cols);
-        world.compare(&format!("embed {ty} {flavour:?} norm {norm:?}"), cols, &expected, &got);
+        let got = world.download(&out, rows * cols)?;
+        world.compare(&format_args!("embed {ty} {flavour:?} norm {norm:?}"), cols, &expected, &got);
     }
+    Ok(())
 }
 
-fn residual(world: &mut World, rows: usize, cols: usize, rng: &mut fastrand::Rng) {
+fn residual(world: &mut World, rows: usize, cols: usize, rng: &mut fastrand::Rng) -> Result<(), CudaError> {
     let kernels = RowKernels::reference();
     let values = |rng: &mut fastrand::Rng| (0..rows).flat_map(|_| activation_row(cols, rng)).collect::<Vec<f32>>();
     let (start, mut y, weight) = (values(rng), values(rng), activation_row(cols, rng));
@@ -63,16 +65,17 @@ fn residual(world: &mut World, rows: usize, cols: usize, rng: &mut fastrand::Rng
             }
             (kernels.add)(h, &term);
         }
-        let (mut hidden, device_y, device_weight) = (world.upload(&start), world.upload(&y), world.upload(&weight));
+        let (mut hidden, device_y, device_weight) = (world.upload(&start)?, world.upload(&y)?, world.upload(&weight)?);
         let post_norm = normed.then_some(DeviceNorm { weight: &device_weight, eps: EPS });
         world.queue.add_residual(&mut hidden, &device_y, (rows, cols), post_norm);
-        let got = world.download(&hidden, rows * cols);
-        world.compare(&format!("residual {rows} x {cols} normed {normed}"), cols, &expected, &got);
+        let got = world.download(&hidden, rows * cols)?;
+        world.compare(&format_args!("residual {rows} x {cols} normed {normed}"), cols, &expected, &got);
     }
+    Ok(())
 }
 
 /// Logits of picked rows; one of several is not finite.
-fn logits(world: &mut World, rows: usize, vocab: usize, rng: &mut fastrand::Rng) {
+fn logits(world: &mut World, rows: usize, vocab: usize, rng: &mut fastrand::Rng) -> Result<(), CudaError> {
     for scale in [None, Some(0.196_116_14)] {
         for soft_cap in [None, Some(20.0), Some(1e-30)] {
             let mut start: Vec<f32> = (0..rows).flat_map(|_| activation_row(vocab, rng)).collect();
@@ -90,16 +93,17 @@ fn logits(world: &mut World, rows: usize, vocab: usize, rng: &mut fastrand::Rng)
                     status[row as usize] = 52;
                 }
             }
-            let (mut device, picked) = (world.upload(&start), world.upload(&step_rows));
-            let mut device_status = world.room(2 * rows);
+            let (mut device, picked) = (world.upload(&start)?, world.upload(&step_rows)?);
+            let mut device_status = world.room(2 * rows)?;
             let mut failures = Failures { status: &mut device_status, place: 52 };
             let spec = LogitsRows { rows, vocab, step_rows: Some(&picked) };
             world.queue.finish_logits(&mut device, &spec, &LogitsScale { scale, soft_cap }, &mut failures);
             let what = format!("logits {rows} x {vocab} scale {scale:?} cap {soft_cap:?}");
-            let got = world.download(&device, rows * vocab);
+            let got = world.download(&device, rows * vocab)?;
             world.compare(&what, vocab, &expected, &got);
-            let found = world.download(&device_status, 2 * rows);
-            world.compare(&format!("{what} status"), 1, &status, &found);
+            let found = world.download(&device_status, 2 * rows)?;
+            world.compare(&format_args!("{what} status"), 1, &status, &found);
         }
     }
+    Ok(())
 }

@@ -1,7 +1,9 @@
 //! Storing keys and values and attending over them, against the CPU's attention.
 
+use std::ops::Range;
+
 use muser_cuda::DeviceBuffer;
-use muser_cuda::attention::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
+use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
 use muser_cuda::queue::heads::{DeviceRope, HeadRows, HeadVectors, RowBytes};
 use muser_cuda::queue::quantise::DeviceNorm;
 use muser_cuda::queue::{FINE, Failures};
@@ -11,8 +13,8 @@ use muser_kernels::attention::{
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::inverse_block;
 
-use super::pages::{Content, DevicePages, Form, Sequence, head_vector};
-use super::world::World;
+use super::world::{CudaError, World};
+use crate::operations::sequence::{Content, Form, Sequence, head_vector};
 
 const PLACE: u32 = 3;
 /// Rows compared per case; the CPU takes long for more.
@@ -55,25 +57,25 @@ enum Damage {
     Page,
 }
 
-pub fn run(world: &mut World) {
+pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     let mut rng = fastrand::Rng::with_seed(3);
     let contents = [Content::Plain, Content::Mixed, Content::ZeroPages, Content::OneLargeValue];
     let mut number = 0;
     for (heads, kv_heads, head_dim) in SHAPES {
-        let shape = AttentionShape::new(heads, kv_heads, head_dim).expect("a shape");
+        let shape = AttentionShape::new(heads, kv_heads, head_dim)?;
         for layout in [KvLayout::Q8, KvLayout::F16] {
             for window in WINDOWS {
                 for damage in [Damage::None, Damage::None, Damage::Query, Damage::Page] {
                     let step = STEPS[number % STEPS.len()];
                     let content = contents[number / 3 % contents.len()];
-                    Case { form: Form { shape, layout }, window, step, content, damage }.run(world, &mut rng);
+                    Case { form: Form { shape, layout }, window, step, content, damage }.run(world, &mut rng)?;
                     number += 1;
                 }
                 number += 3;
             }
         }
     }
-    let shape = AttentionShape::new(32, 2, 128).expect("a shape");
+    let shape = AttentionShape::new(32, 2, 128)?;
     for (step, window) in [
         (&[(20_000, 512)][..], None),
         (&[(20_480, 96), (9000, 1)], Some(2048)),
@@ -83,22 +85,23 @@ pub fn run(world: &mut World) {
         (&[(1984, 2048)], None),
     ] {
         let form = Form { shape, layout: KvLayout::Q8 };
-        Case { form, window, step, content: Content::Mixed, damage: Damage::None }.run(world, &mut rng);
+        Case { form, window, step, content: Content::Mixed, damage: Damage::None }.run(world, &mut rng)?;
     }
     // Damage under many rows, often enough that every kind of it meets a key scale.
     for number in 0..24 {
         let (form, window) = (Form { shape, layout: KvLayout::Q8 }, WINDOWS[number % 2 * 3]);
         let (step, content) = (&[(500, 33)][..], Content::Mixed);
-        Case { form, window, step, content, damage: Damage::Page }.run(world, &mut rng);
+        Case { form, window, step, content, damage: Damage::Page }.run(world, &mut rng)?;
     }
     // Whole tiles of several segments in the general kernels.
     for (head_dim, layout) in [(64, KvLayout::Q8), (256, KvLayout::Q8), (128, KvLayout::F16), (32, KvLayout::F16)] {
-        let form = Form { shape: AttentionShape::new(32, 2, head_dim).expect("a shape"), layout };
+        let form = Form { shape: AttentionShape::new(32, 2, head_dim)?, layout };
         for window in [None, Some(2048)] {
             let (step, content) = (&[(2500, 150)][..], Content::Mixed);
-            Case { form, window, step, content, damage: Damage::None }.run(world, &mut rng);
+            Case { form, window, step, content, damage: Damage::None }.run(world, &mut rng)?;
         }
     }
+    Ok(())
 }
 
 /// One step.
@@ -129,17 +132,17 @@ struct Expected {
 }
 
 impl Case {
-    fn run(&self, world: &mut World, rng: &mut fastrand::Rng) {
+    fn run(&self, world: &mut World, rng: &mut fastrand::Rng) -> Result<(), CudaError> {
         let mut operands = self.operands(rng);
-        let mut device = Device::new(world, self, &operands, rng);
-        self.check_place_and_store(world, &operands, &device);
-        let mut status = device.store(world, &operands);
-        self.check_store(world, &operands, &device, &status);
-        self.damage(world, &mut operands, &mut device, rng);
+        let mut device = Device::new(world, self, &operands, rng)?;
+        self.check_place_and_store(world, &operands, &device)?;
+        let mut status = device.store(world, self, &operands)?;
+        self.check_store(world, &operands, &device, &status)?;
+        self.damage(world, &mut operands, &mut device, rng)?;
         let expected = self.expected(&operands, rng);
-        device.attend(world, &operands, &mut status);
-        self.compare(world, &operands, &expected, (&device, &status));
-        device.repeat(world, &operands, &mut status, &self.to_string());
+        device.attend(world, &operands, &mut status)?;
+        self.compare(world, &operands, &expected, (&device, &status))?;
+        device.repeat(world, self, &operands, &mut status)
     }
 
     fn operands(&self, rng: &mut fastrand::Rng) -> Operands {
@@ -163,21 +166,22 @@ impl Case {
     }
 
     /// Placing and storing in one launch, against the two operations one after the other.
-    fn check_place_and_store(&self, world: &mut World, operands: &Operands, device: &Device) {
+    fn check_place_and_store(&self, world: &mut World, operands: &Operands, device: &Device) -> Result<(), CudaError> {
         let (Form { shape, layout }, rows) = (self.form, operands.rows.len());
-        let table = RopeTable::new(10_000.0, shape.head_dim(), 64, None).expect("a table");
-        let angles = world.upload(table.values());
+        let table = RopeTable::new(10_000.0, shape.head_dim(), 64, None)?;
+        let angles = world.upload(table.values())?;
         let positions: Vec<u32> =
             operands.rows.iter().map(|&(_, position)| u32::try_from(position % 64).expect("small")).collect();
-        let (positions, weight) = (world.upload(&positions), world.upload(&operands.queries[..shape.head_dim()]));
+        let (positions, weight) = (world.upload(&positions)?, world.upload(&operands.queries[..shape.head_dim()])?);
         let rope = Some(DeviceRope { angles: &angles, pairs: shape.head_dim() / 2, style: RopeStyle::Neox });
         let spec = HeadRows { rows, head_dim: shape.head_dim(), positions: &positions, rope };
         let row_bytes = layout.page_bytes(&shape) / PAGE_ROWS;
         let mut results = Vec::new();
         // Together first: the pages' rows are junk before.
         for fused in [true, false] {
-            let mut buffers = [&operands.queries, &operands.keys, &operands.values].map(|x| world.upload(x));
-            let (mut bytes, mut status) = (world.room(rows * row_bytes), world.room(rows));
+            let mut buffers =
+                [world.upload(&operands.queries)?, world.upload(&operands.keys)?, world.upload(&operands.values)?];
+            let (mut bytes, mut status) = (world.room(rows * row_bytes)?, world.room(rows)?);
             let [q, k, v] = &mut buffers;
             let kind = |x, heads, normed: bool, rotates, hadamard| HeadVectors {
                 x,
@@ -192,8 +196,7 @@ impl Case {
                 kind(k, shape.kv_heads(), true, true, small),
                 kind(v, shape.kv_heads(), false, false, small),
             ];
-            // SAFETY: as in `Device::store`.
-            let layer = unsafe { LayerPages::new(&device.plan, &device.table, 0) };
+            let layer = device.step.layer();
             let to = Some(RowBytes { bytes: &mut bytes, start: 0 });
             let mut failures = Failures { status: &mut status, place: PLACE };
             if fused {
@@ -203,38 +206,52 @@ impl Case {
                 let [_, k, v] = &buffers;
                 world.queue.store_kv(&layer, (k, v), to, &mut failures);
             }
-            let stored = world.download(&bytes, bytes.len());
-            let queries = world.download(&buffers[0], operands.queries.len());
-            let table_pages = device.pages.canonical(world, 0, &vec![PAGE_ROWS; device.pages.table().len()]);
-            results.push((queries, [stored, table_pages].concat(), world.download(&status, rows)));
+            let stored = world.download(&bytes, bytes.len())?;
+            let queries = world.download(&buffers[0], operands.queries.len())?;
+            let table_pages = device.step.canonical(&mut world.queue, 0, &vec![PAGE_ROWS; device.step.pages()])?;
+            results.push((queries, [stored, table_pages].concat(), world.download(&status, rows)?));
         }
-        let [(q1, bytes1, status1), (q0, bytes0, status0)] = results.try_into().expect("two results");
-        let signed = |bytes: Vec<u8>| bytes.into_iter().map(u8::cast_signed).collect::<Vec<i8>>();
-        world.compare(&format!("{self} placed queries"), shape.head_dim(), &q0, &q1);
-        world.compare(&format!("{self} placed and stored"), row_bytes, &signed(bytes0), &signed(bytes1));
-        world.compare(&format!("{self} status of both"), 1, &status0, &status1);
+        let [(q1, bytes1, status1), (q0, bytes0, status0)] = &results[..] else { return Ok(()) };
+        world.compare(&format_args!("{self} placed queries"), shape.head_dim(), q0, q1);
+        world.compare(&format_args!("{self} placed and stored"), row_bytes, bytes0, bytes1);
+        world.compare(&format_args!("{self} status of both"), 1, status0, status1);
+        Ok(())
     }
 
     /// The pages after storing the step's rows, as canonical bytes.
-    fn check_store(&self, world: &mut World, operands: &Operands, device: &Device, status: &DeviceBuffer<u32>) {
-        let found = world.download(status, operands.rows.len());
-        world.compare(&format!("{self} status of storing"), 1, &vec![FINE; found.len()], &found);
-        for ((sequence, place), &(position, rows)) in operands.sequences.iter().zip(&device.sequences).zip(self.step) {
+    fn check_store(
+        &self,
+        world: &mut World,
+        operands: &Operands,
+        device: &Device,
+        status: &DeviceBuffer<u32>,
+    ) -> Result<(), CudaError> {
+        let found = world.download(status, operands.rows.len())?;
+        world.compare(&format_args!("{self} status of storing"), 1, &vec![FINE; found.len()], &found);
+        for ((sequence, place), &(position, rows)) in
+            operands.sequences.iter().zip(device.step.sequences()).zip(self.step)
+        {
             let end = position + rows;
             let rows_of = |page: usize| (end - page * PAGE_ROWS).min(PAGE_ROWS);
             let pages = place.first_page..end.div_ceil(PAGE_ROWS);
             let expected: Vec<u8> =
                 pages.clone().flat_map(|page| sequence.rows_of_page(self.form, page, rows_of(page), 0)).collect();
             let rows: Vec<usize> = pages.map(rows_of).collect();
-            let got = device.pages.canonical(world, place.table, &rows);
-            let signed = |bytes: Vec<u8>| bytes.into_iter().map(u8::cast_signed).collect::<Vec<i8>>();
+            let got = device.step.canonical(&mut world.queue, place.table, &rows)?;
             let width = self.form.layout.page_bytes(&self.form.shape);
-            world.compare(&format!("{self} pages"), width, &signed(expected), &signed(got));
+            world.compare(&format_args!("{self} pages"), width, &expected, &got);
         }
+        Ok(())
     }
 
     /// Damages operands on both sides.
-    fn damage(&self, world: &mut World, operands: &mut Operands, device: &mut Device, rng: &mut fastrand::Rng) {
+    fn damage(
+        &self,
+        world: &mut World,
+        operands: &mut Operands,
+        device: &mut Device,
+        rng: &mut fastrand::Rng,
+    ) -> Result<(), CudaError> {
         let head_dim = self.form.shape.head_dim();
         match self.damage {
             Damage::None => {}
@@ -246,7 +263,7 @@ impl Case {
             }
             Damage::Page => {
                 let number = rng.usize(..operands.sequences.len());
-                let (place, (position, rows)) = (device.sequences[number], self.step[number]);
+                let (place, (position, rows)) = (device.step.sequences()[number], self.step[number]);
                 // A row that the sequence's last row sees if the window lets it.
                 let damaged = (position + rows - 1).saturating_sub(rng.usize(..40));
                 let page = &mut operands.sequences[number].pages[damaged / PAGE_ROWS];
@@ -263,9 +280,11 @@ impl Case {
                     page[at..at + 2].copy_from_slice(&bits.to_le_bytes());
                 }
                 let page = page.clone();
-                device.pages.fill(world, place.table + damaged / PAGE_ROWS - place.first_page, &[page]);
+                let entry = place.table + damaged / PAGE_ROWS - place.first_page;
+                device.step.fill(&mut world.queue, entry, &[page])?;
             }
         }
+        Ok(())
     }
 
     /// Attends sampled rows on the CPU, each row alone, on all threads.
@@ -327,10 +346,10 @@ impl Case {
         operands: &Operands,
         expected: &Expected,
         (device, status): (&Device, &DeviceBuffer<u32>),
-    ) {
+    ) -> Result<(), CudaError> {
         let columns = self.form.shape.query_heads() * self.form.shape.head_dim();
-        let got = world.download(&device.out, operands.rows.len() * columns);
-        let found = world.download(status, operands.rows.len());
+        let got = world.download(&device.out, operands.rows.len() * columns)?;
+        let found = world.download(status, operands.rows.len())?;
         let (mut want_rows, mut got_rows, mut want_status, mut got_status) = (vec![], vec![], vec![], vec![]);
         for (&row, output) in expected.sampled.iter().zip(&expected.outputs) {
             let got = &got[row * columns..][..columns];
@@ -347,8 +366,9 @@ impl Case {
                 }
             }
         }
-        world.compare(&format!("{self}: rows {:?}", expected.sampled), columns, &want_rows, &got_rows);
-        world.compare(&format!("{self} status: rows {:?}", expected.sampled), 1, &want_status, &got_status);
+        world.compare(&format_args!("{self}: rows {:?}", expected.sampled), columns, &want_rows, &got_rows);
+        world.compare(&format_args!("{self} status: rows {:?}", expected.sampled), 1, &want_status, &got_status);
+        Ok(())
     }
 }
 
@@ -363,99 +383,89 @@ impl std::fmt::Display for Case {
 
 /// The step's operands on the device.
 struct Device {
-    pages: DevicePages,
-    table: DeviceBuffer<u64>,
-    sequences: Vec<StepSequence>,
-    plan: AttentionPlan,
-    scratch: AttentionScratch,
+    step: StandaloneStep,
     out: DeviceBuffer<f32>,
 }
 
 impl Device {
-    fn new(world: &mut World, case: &Case, operands: &Operands, rng: &mut fastrand::Rng) -> Self {
+    fn new(world: &mut World, case: &Case, operands: &Operands, rng: &mut fastrand::Rng) -> Result<Self, CudaError> {
         let Form { shape, layout } = case.form;
-        let rows = operands.rows.len();
-        let positions_max = case.step.iter().map(|&(position, rows)| position + rows).sum();
-        let limits = PlanLimits { rows_max: rows, sequences_max: case.step.len(), positions_max };
-        let scratch = AttentionScratch::new(&world.context, (shape, layout), limits).expect("device memory");
-        let plan = AttentionPlan::new(&world.context, (shape, layout), case.window, &scratch, limits);
-        let mut plan = plan.expect("device memory");
-        let (mut sequences, mut first_row, mut table) = (Vec::new(), 0, 0);
-        for &(position, rows) in case.step {
-            let mut sequence = StepSequence { first_row, rows, position, first_page: 0, table };
-            let visible = plan.visible_pages(&sequence);
-            sequence.first_page = visible.start;
-            (first_row, table) = (first_row + rows, table + visible.len());
-            sequences.push(sequence);
-        }
-        let mut pages = DevicePages::new(world, case.form, table, rng);
+        let positions: Vec<Range<usize>> =
+            case.step.iter().map(|&(position, rows)| position..position + rows).collect();
+        let spec = StandaloneSpec { shape, layout, window: case.window, positions: &positions, seed: rng.u64(..) };
+        let mut step = StandaloneStep::new(&mut world.queue, &spec)?;
         // Everything before the step's rows is brought in; the rows themselves are stored by the device.
-        for (place, (host, &(position, _))) in sequences.iter().zip(operands.sequences.iter().zip(case.step)) {
+        for (place, (host, &(position, _))) in
+            step.sequences().to_vec().into_iter().zip(operands.sequences.iter().zip(case.step))
+        {
             let whole = place.first_page..position.div_ceil(PAGE_ROWS).max(place.first_page);
             if !whole.is_empty() {
                 let rows_of = |page: usize| (position - page * PAGE_ROWS).min(PAGE_ROWS);
                 let before: Vec<_> =
                     whole.map(|page| host.rows_of_page(case.form, page, rows_of(page), 0xff)).collect();
-                pages.fill(world, place.table, &before);
+                step.fill(&mut world.queue, place.table, &before)?;
             }
         }
-        let table = world.upload(&pages.table());
-        plan.set(&mut world.queue, &sequences).expect("a plan");
-        let out = world.room(operands.queries.len());
-        Self { pages, table, sequences, plan, scratch, out }
+        let out = world.room(operands.queries.len())?;
+        Ok(Self { step, out })
     }
 
     /// Stores the step's rows; returns the status of the step.
-    fn store(&self, world: &mut World, operands: &Operands) -> DeviceBuffer<u32> {
-        let (keys, values) = (world.upload(&operands.keys), world.upload(&operands.values));
-        let mut status = world.room(operands.rows.len());
-        // SAFETY: the table holds the addresses of the slab's pages, in the order of the plan.
-        let layer = unsafe { LayerPages::new(&self.plan, &self.table, 0) };
-        let row_bytes = self.plan.layout().page_bytes(self.plan.shape()) / PAGE_ROWS;
-        let mut bytes = world.room(8 + operands.rows.len() * row_bytes);
+    fn store(&self, world: &mut World, case: &Case, operands: &Operands) -> Result<DeviceBuffer<u32>, CudaError> {
+        let Form { shape, layout } = case.form;
+        let (keys, values) = (world.upload(&operands.keys)?, world.upload(&operands.values)?);
+        let mut status = world.room(operands.rows.len())?;
+        let row_bytes = layout.page_bytes(&shape) / PAGE_ROWS;
+        let mut bytes = world.room(8 + operands.rows.len() * row_bytes)?;
         let rows = RowBytes { bytes: &mut bytes, start: 8 };
         let mut failures = Failures { status: &mut status, place: PLACE };
-        world.queue.store_kv(&layer, (&keys, &values), Some(rows), &mut failures);
-        let got = world.download(&bytes, bytes.len()).split_off(8);
-        let expected = operands.rows.iter().flat_map(|&(sequence, position)| {
-            operands.sequences[sequence].row_bytes(self.plan.layout(), self.plan.shape(), position)
-        });
-        let signed = |bytes: Vec<u8>| bytes.into_iter().map(u8::cast_signed).collect::<Vec<i8>>();
-        world.compare("bytes of stored rows", row_bytes, &signed(expected.collect()), &signed(got));
-        status
+        world.queue.store_kv(&self.step.layer(), (&keys, &values), Some(rows), &mut failures);
+        let got = world.download(&bytes, bytes.len())?.split_off(8);
+        let expected = operands
+            .rows
+            .iter()
+            .flat_map(|&(sequence, position)| operands.sequences[sequence].row_bytes(layout, &shape, position));
+        world.compare(&format_args!("{case}: bytes of stored rows"), row_bytes, &expected.collect::<Vec<u8>>(), &got);
+        Ok(status)
     }
 
-    fn attend(&mut self, world: &mut World, operands: &Operands, status: &mut DeviceBuffer<u32>) {
-        let queries = world.upload(&operands.queries);
-        self.scratch.poison(&mut world.queue);
+    fn attend(
+        &mut self,
+        world: &mut World,
+        operands: &Operands,
+        status: &mut DeviceBuffer<u32>,
+    ) -> Result<(), CudaError> {
+        let queries = world.upload(&operands.queries)?;
+        self.step.layer_and_scratch().1.poison(&mut world.queue);
         self.enqueue(world, &queries, status);
-        world.queue.sync().expect("attention");
+        Ok(world.queue.sync()?)
     }
 
     fn enqueue(&mut self, world: &mut World, queries: &DeviceBuffer<f32>, status: &mut DeviceBuffer<u32>) {
-        // SAFETY: as in `store`.
-        let layer = unsafe { LayerPages::new(&self.plan, &self.table, 0) };
-        let mut failures = Failures { status, place: PLACE };
-        world.queue.attend(&layer, queries, &mut self.scratch, &mut self.out, &mut failures);
+        let (layer, scratch) = self.step.layer_and_scratch();
+        world.queue.attend(&layer, queries, scratch, &mut self.out, &mut Failures { status, place: PLACE });
     }
 
     /// The same again and again, with other kernels between and everything poisoned: no output may change.
-    fn repeat(&mut self, world: &mut World, operands: &Operands, status: &mut DeviceBuffer<u32>, what: &str) {
-        let queries = world.upload(&operands.queries);
-        let mut other = world.upload(&operands.queries);
-        let mut found = world.upload(&[0, u64::MAX]);
-        let mut first = world.room(self.out.len());
+    fn repeat(
+        &mut self,
+        world: &mut World,
+        case: &Case,
+        operands: &Operands,
+        status: &mut DeviceBuffer<u32>,
+    ) -> Result<(), CudaError> {
+        let queries = world.upload(&operands.queries)?;
+        let mut other = world.upload(&operands.queries)?;
+        let mut first = world.room(self.out.len())?;
         std::mem::swap(&mut first, &mut self.out);
-        let head_dim = self.plan.shape().head_dim();
+        let head_dim = case.form.shape.head_dim();
         for _ in 0..world.repeats {
             world.queue.fill(&mut self.out, 0xff);
-            self.scratch.poison(&mut world.queue);
+            self.step.layer_and_scratch().1.poison(&mut world.queue);
             world.queue.add_residual(&mut other, &queries, (operands.queries.len() / head_dim, head_dim), None);
             self.enqueue(world, &queries, status);
-            world.queue.count_differences(&first, &self.out, &mut found);
+            world.compare_on_device(&format!("{case} repeated"), &first, &self.out);
         }
-        let differences = world.download(&found, 2);
-        let found: Vec<u32> = differences.iter().map(|&value| u32::try_from(value).unwrap_or(u32::MAX)).collect();
-        world.compare(&format!("{what} repeated"), 1, &[0, u32::MAX], &found);
+        Ok(world.end_repeats()?)
     }
 }

@@ -12,7 +12,7 @@ use muser_kernels::cpu::{Cpu, CpuLimits, Kernels};
 use muser_kernels::rope::RopeTable;
 use muser_kernels::rows::{RowKernels, hadamard};
 
-use super::world::World;
+use super::world::{CudaError, World};
 use muser_kernels::samples::activation_row;
 
 const PLACE: u32 = 7;
@@ -22,33 +22,33 @@ const SHAPES: [(usize, usize); 10] =
     [(1, 6656), (3, 576), (37, 512), (130, 1536), (5, 19968), (2, 4096), (9, 32), (1, 100_000), (4, 8192), (7, 1023)];
 
 /// One case: a shape, the CPU, and random operands.
-pub struct Case {
-    pub rows: usize,
-    pub cols: usize,
-    pub cpu: Cpu,
-    pub rng: fastrand::Rng,
+pub(super) struct Case {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) cpu: Cpu,
+    pub(super) rng: fastrand::Rng,
 }
 
 impl Case {
-    pub fn new(rows: usize, cols: usize, seed: u64) -> Self {
-        let shape = AttentionShape::new(1, 1, 32).expect("a shape");
+    pub(super) fn new(rows: usize, cols: usize, seed: u64) -> Result<Self, CudaError> {
+        let shape = AttentionShape::new(1, 1, 32)?;
         let threads = NonZeroUsize::new(8).expect("not zero");
-        let angles = RopeTable::new(1e4, 32, 0, None).expect("a table");
+        let angles = RopeTable::new(1e4, 32, 0, None)?;
         let limits = CpuLimits { cols_max: cols, attention: shape, angles, context: rows };
-        let mut cpu = Cpu::new(Kernels::detected(), threads, limits).expect("threads");
+        let mut cpu = Cpu::new(Kernels::detected(), threads, limits)?;
         let positions: Vec<u32> = (0..).take(rows).collect();
         cpu.begin_step(&positions);
         cpu.set_site(PLACE);
-        Self { rows, cols, cpu, rng: fastrand::Rng::with_seed(seed) }
+        Ok(Self { rows, cols, cpu, rng: fastrand::Rng::with_seed(seed) })
     }
 
     /// Adversarial rows without a value that is not finite.
-    pub fn finite_rows(&mut self) -> Vec<f32> {
+    pub(super) fn finite_rows(&mut self) -> Vec<f32> {
         (0..self.rows).flat_map(|_| activation_row(self.cols, &mut self.rng)).collect()
     }
 
     /// Adversarial rows; of more than two, the second holds a value that is not finite.
-    pub fn rows(&mut self) -> Vec<f32> {
+    pub(super) fn rows(&mut self) -> Vec<f32> {
         let mut values = self.finite_rows();
         if self.rows > 2 {
             let at = self.cols + self.rng.usize(..self.cols);
@@ -58,7 +58,7 @@ impl Case {
     }
 
     /// Values around one.
-    pub fn weight(&mut self) -> Vec<f32> {
+    pub(super) fn weight(&mut self) -> Vec<f32> {
         (0..self.cols).map(|_| 2.0 * self.rng.f32() - 0.5).collect()
     }
 
@@ -76,25 +76,31 @@ impl Case {
 }
 
 /// The forms of `got` against those of the CPU, of the rows that did not fail: what is left of others nobody reads.
-fn compare(world: &mut World, what: &str, got: &mut Activations, (expected, status): (&CpuActivations, &[u32])) {
+fn compare(
+    world: &mut World,
+    what: &str,
+    got: &mut Activations,
+    (expected, status): (&CpuActivations, &[u32]),
+) -> Result<(), CudaError> {
     let cols = expected.cols();
     let padded = cols.next_multiple_of(256);
     let fine = || status.iter().enumerate().filter(|(_, status)| **status == FINE).map(|(row, _)| row);
     for (format, group) in [(ActivationFormat::Int8x256, 256), (ActivationFormat::Int8x32, 32)] {
-        let (codes, scales) = got.download(&mut world.queue, format).expect("download");
+        let (codes, scales) = got.download(&mut world.queue, format)?;
         let want_codes: Vec<i8> = fine().flat_map(|row| expected.row(row).codes(format).collect::<Vec<_>>()).collect();
         let got_codes: Vec<i8> = fine().flat_map(|row| &codes[row * padded..][..cols]).copied().collect();
-        world.compare(&format!("{what} {format:?} codes"), cols, &want_codes, &got_codes);
+        world.compare(&format_args!("{what} {format:?} codes"), cols, &want_codes, &got_codes);
         let groups = cols.div_ceil(group);
         let want_scales: Vec<f32> = fine().flat_map(|row| expected.row(row).scales(format)).collect();
         let got_scales: Vec<f32> =
             fine().flat_map(|row| &scales[row * (padded / group)..][..groups]).copied().collect();
-        world.compare(&format!("{what} {format:?} scales"), groups, &want_scales, &got_scales);
+        world.compare(&format_args!("{what} {format:?} scales"), groups, &want_scales, &got_scales);
     }
     let want: Vec<f32> = fine().flat_map(|row| expected.row(row).floats()).copied().collect();
-    let floats = got.download_floats(&mut world.queue).expect("download");
+    let floats = got.download_floats(&mut world.queue)?;
     let floats: Vec<f32> = fine().flat_map(|row| &floats[row * cols..][..cols]).copied().collect();
-    world.compare(&format!("{what} floats"), cols, &want, &floats);
+    world.compare(&format_args!("{what} floats"), cols, &want, &floats);
+    Ok(())
 }
 
 /// Runs `enqueue` up to four times with the result poisoned before each. `row_of` is the row of the step that a row of the
@@ -104,37 +110,39 @@ fn check(
     what: &str,
     (expected, status): (CpuActivations, Vec<u32>),
     row_of: impl Fn(usize) -> usize,
-    mut enqueue: impl FnMut(&mut World, &mut Activations, &mut DeviceBuffer<u32>),
-) {
+    mut enqueue: impl FnMut(&mut World, &mut Activations, &mut DeviceBuffer<u32>) -> Result<(), CudaError>,
+) -> Result<(), CudaError> {
     let (rows, cols) = (expected.rows(), expected.cols());
     let row_status: Vec<u32> = (0..rows).map(|row| status[row_of(row)]).collect();
-    let mut got = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+    let mut got = Activations::new(&world.context, rows, cols, Forms::ALL)?;
     for repeat in 0..=world.repeats.min(3) {
         got.poison(&mut world.queue);
-        let mut device_status = world.room::<u32>(rows);
-        enqueue(world, &mut got, &mut device_status);
+        let mut device_status = world.room::<u32>(rows)?;
+        enqueue(world, &mut got, &mut device_status)?;
         let what = format!("{what} {rows} x {cols} run {repeat}");
-        compare(world, &what, &mut got, (&expected, &row_status));
-        let found = world.download(&device_status, rows);
-        world.compare(&format!("{what} status"), 1, &status, &found);
+        compare(world, &what, &mut got, (&expected, &row_status))?;
+        let found = world.download(&device_status, rows)?;
+        world.compare(&format_args!("{what} status"), 1, &status, &found);
     }
+    Ok(())
 }
 
-pub fn run(world: &mut World) {
+pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     for (number, &(rows, cols)) in SHAPES.iter().enumerate() {
-        let mut case = Case::new(rows, cols, number as u64);
-        plain(world, &mut case);
-        norm(world, &mut case);
-        silu(world, &mut case);
-        gate(world, &mut case);
+        let mut case = Case::new(rows, cols, number as u64)?;
+        plain(world, &mut case)?;
+        norm(world, &mut case)?;
+        silu(world, &mut case)?;
+        gate(world, &mut case)?;
     }
+    Ok(())
 }
 
-fn plain(world: &mut World, case: &mut Case) {
+fn plain(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let x = case.rows();
     let expected = case.expected(|_, row, out| out.copy_from_slice(&x[row * cols..][..cols]));
-    let device = world.upload(&x);
+    let device = world.upload(&x)?;
     check(
         world,
         "quantise",
@@ -142,15 +150,16 @@ fn plain(world: &mut World, case: &mut Case) {
         |row| row,
         |world, out, status| {
             world.queue.quantise(out, &device, (rows, cols), Forms::ALL, &mut Failures { status, place: PLACE });
+            Ok(())
         },
-    );
+    )
 }
 
 /// With and without a residual sum, with and without a norm of its addend, with rows picked.
-fn norm(world: &mut World, case: &mut Case) {
+fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let (weight, post_weight, eps, post_eps) = (case.weight(), case.weight(), 1e-5, 1e-8);
-    let (device_weight, device_post) = (world.upload(&weight), world.upload(&post_weight));
+    let (device_weight, device_post) = (world.upload(&weight)?, world.upload(&post_weight)?);
     for variant in 0..4 {
         let (mut hidden, addend) = (case.rows(), case.rows());
         let start = hidden.clone();
@@ -174,29 +183,31 @@ fn norm(world: &mut World, case: &mut Case) {
         if variant == 3 {
             status.reverse();
         }
-        let (device_addend, device_picked) = (world.upload(&addend), world.upload(&picked));
+        let (device_addend, device_picked) = (world.upload(&addend)?, world.upload(&picked)?);
         let post_norm = (variant == 2).then_some(DeviceNorm { weight: &device_post, eps: post_eps });
         let residual = (variant == 1 || variant == 2).then_some(Residual { addend: &device_addend, post_norm });
         let norm = DeviceNorm { weight: &device_weight, eps };
         let indices = (variant == 3).then_some(&device_picked);
         let spec = NormRows { rows, cols, indices, residual, norm, forms: Forms::ALL };
         check(world, &format!("norm {variant}"), (expected, status), source, |world, out, status| {
-            let mut device_hidden = world.upload(&start);
+            let mut device_hidden = world.upload(&start)?;
             world.queue.norm_quantise(out, &mut device_hidden, &spec, &mut Failures { status, place: PLACE });
-            let got = world.download(&device_hidden, rows * cols);
-            world.compare(&format!("norm {variant} residual stream"), cols, &hidden, &got);
-        });
+            let got = world.download(&device_hidden, rows * cols)?;
+            world.compare(&format_args!("norm {variant} residual stream"), cols, &hidden, &got);
+            Ok(())
+        })?;
     }
+    Ok(())
 }
 
-fn silu(world: &mut World, case: &mut Case) {
+fn silu(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let (gate, up) = (case.rows(), case.rows());
     let expected = case.expected(|kernels, row, out| {
         out.copy_from_slice(&gate[row * cols..][..cols]);
         (kernels.silu_mul)(out, &up[row * cols..][..cols]);
     });
-    let (gate, up) = (world.upload(&gate), world.upload(&up));
+    let (gate, up) = (world.upload(&gate)?, world.upload(&up)?);
     check(
         world,
         "silu",
@@ -205,12 +216,13 @@ fn silu(world: &mut World, case: &mut Case) {
         |world, out, status| {
             let mut failures = Failures { status, place: PLACE };
             world.queue.silu_mul_quantise(out, (&gate, &up), (rows, cols), Forms::ALL, &mut failures);
+            Ok(())
         },
-    );
+    )
 }
 
 /// Every head dimension that divides the row, with and without the transform and the gate.
-fn gate(world: &mut World, case: &mut Case) {
+fn gate(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let dims = (1..=8).map(|parts| 32 * parts).filter(|dim| cols.is_multiple_of(*dim));
     for (variant, spread_head_dim) in std::iter::once(None).chain(dims.map(Some)).enumerate() {
@@ -225,7 +237,7 @@ fn gate(world: &mut World, case: &mut Case) {
                 (kernels.sigmoid_gate)(out, &gate[row * cols..][..cols]);
             }
         });
-        let (mixed, gate) = (world.upload(&mixed), world.upload(&gate));
+        let (mixed, gate) = (world.upload(&mixed)?, world.upload(&gate)?);
         let gate = gated.then_some(&gate);
         let spec = GateRows { rows, cols, mixed: &mixed, gate, spread_head_dim, forms: Forms::ALL };
         check(
@@ -235,7 +247,9 @@ fn gate(world: &mut World, case: &mut Case) {
             |row| row,
             |world, out, status| {
                 world.queue.gate_quantise(out, &spec, &mut Failures { status, place: PLACE });
+                Ok(())
             },
-        );
+        )?;
     }
+    Ok(())
 }
