@@ -71,10 +71,12 @@ impl Case {
     fn store(&self, sequence: &Sequence, tally: &mut Tally) {
         let Form { shape, layout } = self.form;
         let by = |kernels: &AttentionKernels| {
-            let mut pages = vec![0xff; layout.page_bytes(&shape) * self.rows];
-            let rows = self.position..self.position + self.rows;
-            for (position, page) in rows.zip(pages.chunks_exact_mut(layout.page_bytes(&shape))) {
+            let (rows, page_bytes) = (self.position..self.position + self.rows, layout.page_bytes(&shape));
+            let first = rows.start / PAGE_ROWS;
+            let mut pages = vec![0xff; page_bytes * (rows.end.div_ceil(PAGE_ROWS) - first)];
+            for position in rows {
                 let (keys, values) = (&sequence.keys[position], &sequence.values[position]);
+                let page = &mut pages[(position / PAGE_ROWS - first) * page_bytes..][..page_bytes];
                 (kernels.store_row)(&shape, layout, keys, values, position % PAGE_ROWS, page)?;
             }
             Ok(pages)

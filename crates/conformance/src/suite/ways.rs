@@ -9,7 +9,7 @@ use crate::backend::{Backend, CaseError, Subject};
 use crate::tally::Tally;
 
 /// Most rows of a step.
-pub const ROWS_MAX: usize = 512;
+const ROWS_MAX: usize = 512;
 /// Rows of each of three sequences in the steps of a schedule, repeated until all are used up: prefills beside decodes,
 /// blocks of one row, borders of pages and of the 16 rows of an attention job at odd places.
 const STEPS: [[usize; 3]; 6] = [[40, 1, 17], [1, 1, 1], [0, 64, 31], [16, 15, 0], [63, 0, 2], [1, 33, 1]];
@@ -24,7 +24,7 @@ pub struct Effort {
 }
 
 /// A prompt, and what the baseline made of it.
-pub struct Truth {
+struct Truth {
     tokens: Vec<u32>,
     run: Run,
 }
@@ -67,10 +67,7 @@ pub fn compare_model<B: Backend>(subject: &Subject<'_, B>, effort: Effort, tally
 
 impl Truth {
     /// Computes `tokens` on the baseline.
-    ///
-    /// # Errors
-    /// [`CaseError`] if the baseline fails.
-    pub fn of<B: Backend>(subject: &Subject<'_, B>, layout: KvLayout, tokens: Vec<u32>) -> Result<Self, CaseError> {
+    fn of<B: Backend>(subject: &Subject<'_, B>, layout: KvLayout, tokens: Vec<u32>) -> Result<Self, CaseError> {
         Ok(Self { run: subject.truth(layout, &tokens)?, tokens })
     }
 
@@ -103,10 +100,7 @@ fn chunked<D: Device>(
 }
 
 /// Three sequences in common steps: prompts beside single rows, in either order.
-///
-/// # Errors
-/// As [`Run::extend`].
-pub fn in_company<D: Device>(
+fn in_company<D: Device>(
     executor: &mut Executor<D>,
     truths: &[Truth],
     what: &str,
@@ -156,10 +150,7 @@ fn rewound<D: Device>(
 }
 
 /// Drafts of up to 16 tokens of which a few are right, taken back token by token.
-///
-/// # Errors
-/// As [`Run::extend`].
-pub fn drafted<D: Device>(
+fn drafted<D: Device>(
     executor: &mut Executor<D>,
     truth: &Truth,
     what: &str,
@@ -236,10 +227,7 @@ fn carried_on<B: Backend>(
 }
 
 /// Residual streams after every layer against the baseline's; the same by ranges of layers; and the logits of the last row.
-///
-/// # Errors
-/// As [`Run::extend`].
-pub fn staged<B: Backend>(
+fn staged<B: Backend>(
     subject: &Subject<'_, B>,
     executor: &mut Executor<B::Device>,
     truth: &Truth,
