@@ -54,6 +54,9 @@ pub enum Failure {
     /// The device that was asked for is not there, or has no room for the model.
     #[error("{0}")]
     Device(String),
+    /// A device differs from the references.
+    #[error("{0}")]
+    Conformance(String),
     /// The system refused threads.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -135,7 +138,7 @@ impl Failure {
             Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
             Self::Serve(_) => 5,
             Self::Produce(_) => 75,
-            Self::Handoff(_) | Self::Enrol(_) => 1,
+            Self::Handoff(_) | Self::Enrol(_) | Self::Conformance(_) => 1,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Cluster(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),

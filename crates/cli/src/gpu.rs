@@ -3,16 +3,26 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use muser_conformance::backend::{Comparison, CpuVariant};
+use muser_conformance::cuda::{self, CudaBackend, World};
+use muser_conformance::suite::ways::Effort;
 use muser_cuda::self_test::SelfTestError;
 use muser_cuda::{Context, CudaDevice, CudaLimits, DriverError, Gpu};
+use muser_kernels::cpu::Kernels;
 use muser_model::{DeviceError, Executor, Forward, LoadError, Model};
 use muser_weights::gguf::ModelFiles;
 
+use crate::commands::conformance::{Part, Report, compare_models};
 use crate::failure::Failure;
-use crate::model::CHUNK_ROWS;
+use crate::model::{CHUNK_ROWS, threads};
+use crate::settings::conformance::ConformanceArgs;
 
 /// Rows of a prefill step: enough that what a step costs besides its rows hardly counts.
 const GPU_CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(2048).expect("not zero");
+/// Launches of each operation after the first, where conformance is checked.
+const CONFORMANCE_REPEATS: usize = 20;
+/// Tokens of the prompts of conformance: several pages; more than one segment would be slow for the CPU beside it.
+const CONFORMANCE_TOKENS: usize = 600;
 /// Number of the GPU that is used.
 const ORDINAL: u32 = 0;
 /// Part of the memory that is free beside weights and buffers which pages may take: one in this many stays free.
@@ -42,6 +52,26 @@ pub fn executor(
     let device = CudaDevice::new(&gpu, model.spec(), limits)?;
     let executor = Executor::on(Arc::new(model), device, rows_max);
     Ok(Box::new(executor.map_err(|reason| Failure::Device(reason.to_string()))?))
+}
+
+/// Compares every operation with the CPU's, then models.
+pub fn conform(args: &ConformanceArgs, named: Vec<(String, ModelFiles)>, report: &mut Report) -> Result<(), Failure> {
+    let repeats =
+        args.repeats.map_or(CONFORMANCE_REPEATS, |repeats| usize::try_from(repeats.get()).unwrap_or(usize::MAX));
+    let mut world = World::open(ORDINAL, repeats).map_err(|reason| Failure::Device(reason.to_string()))?;
+    let gpu = Gpu::open(ORDINAL)?;
+    report.begin("cuda", vec![gpu.context().name().to_owned()]);
+    for family in cuda::FAMILIES {
+        report.measure(Part::Operations, family.name, |tally| {
+            let ran = (family.run)(&mut world);
+            tally.add(world.take_tally());
+            ran
+        })?;
+    }
+    drop(world);
+    let baseline = CpuVariant { kernels: Kernels::detected(), threads: threads(args.threads) };
+    let effort = Effort { tokens: CONFORMANCE_TOKENS, rounds: args.rounds.map_or(2, Into::into) };
+    compare_models(&Comparison { backend: CudaBackend::new(gpu), baseline }, effort, named, report)
 }
 
 /// Name and memory of the GPU, which has passed its self-test, or the reason why none can be used.

@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use muser_model::Forward;
 use muser_weights::gguf::ModelFiles;
 
+use crate::commands::conformance::Report;
 use crate::failure::Failure;
+use crate::settings::conformance::ConformanceArgs;
 
 /// Reason why no GPU can be used.
 const ABSENT: &str = "this build has no GPU support: build it with `--features cuda`";
@@ -21,6 +23,15 @@ pub fn executor(
     _rows_max: NonZeroUsize,
     _threads: NonZeroUsize,
 ) -> Result<Box<dyn Forward>, Failure> {
+    Err(Failure::Device(ABSENT.into()))
+}
+
+/// Refuses.
+pub fn conform(
+    _args: &ConformanceArgs,
+    _named: Vec<(String, ModelFiles)>,
+    _report: &mut Report,
+) -> Result<(), Failure> {
     Err(Failure::Device(ABSENT.into()))
 }
 

@@ -65,6 +65,7 @@ fn run() -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(args, &interrupt()?),
         Command::Tokenize(args) => commands::tokenize::run(args),
         Command::Pull(args) => commands::pull::run(args),
+        Command::Conformance(args) => commands::conformance::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Cluster(args) => commands::cluster::run(args),
         Command::Config(args) => commands::config::run(args, config.as_deref()),

@@ -18,7 +18,7 @@ use crate::output::tell;
 use crate::settings::{DeviceChoice, HubArgs, MachineArgs};
 
 /// The model that ships with muser, so that the first command needs no download.
-static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
+pub static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
 /// Rows of a prefill step on the CPU; a GPU takes more.
 pub const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");

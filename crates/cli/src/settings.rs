@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod cluster_member;
+pub mod conformance;
 pub mod enroll;
 mod generation;
 pub mod plan;
@@ -90,6 +91,8 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Get a model file by its address, or out of a Hugging Face repository; its path goes to stdout.
     Pull(PullArgs),
+    /// Compare every operation and whole models of a device with the scalar references, by bits.
+    Conformance(conformance::ConformanceArgs),
     /// Print what this machine offers: processors, kernels, memory and its bandwidth.
     Doctor(DoctorArgs),
     /// Make and keep the folders by which machines of one cluster know each other.

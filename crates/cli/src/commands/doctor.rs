@@ -42,7 +42,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let threads = model::threads(None).get();
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        processor: field("/proc/cpuinfo", "model name"),
+        processor: processor(),
         threads,
         kernels: Kernels::available().iter().map(|kernels| kernels.name).collect(),
         gpu: crate::gpu::describe(),
@@ -120,6 +120,11 @@ fn field(path: &str, key: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let value = |line: &str| Some(line.split_once(':').filter(|(name, _)| name.trim() == key)?.1.trim().to_owned());
     text.lines().find_map(value)
+}
+
+/// Name of the processor, where the system tells it.
+pub fn processor() -> Option<String> {
+    field("/proc/cpuinfo", "model name")
 }
 
 /// Bytes that the system tells under `key`, where it does.

@@ -5,6 +5,7 @@ pub mod chat;
 pub mod cluster;
 pub mod completions;
 pub mod config;
+pub mod conformance;
 pub mod demo;
 pub mod doctor;
 pub mod enroll;

@@ -31,6 +31,7 @@ fn every_shell_s_script_knows_every_command() {
             "logits",
             "bench",
             "tokenize",
+            "conformance",
             "doctor",
             "cluster",
             "rotate-keys",

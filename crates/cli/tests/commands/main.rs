@@ -10,6 +10,7 @@ mod bench;
 mod chat;
 mod cluster;
 mod config;
+mod conformance;
 mod draining;
 mod enroll;
 mod folder_files;

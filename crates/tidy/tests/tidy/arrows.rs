@@ -22,7 +22,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     (
         "cli",
-        &["cluster", "cuda", "engine", "host", "hub", "kernels", "kv", "model", "server", "text", "weights", "wire"],
+        &[
+            "cluster",
+            "conformance",
+            "cuda",
+            "engine",
+            "host",
+            "hub",
+            "kernels",
+            "kv",
+            "model",
+            "server",
+            "text",
+            "weights",
+            "wire",
+        ],
     ),
 ];
 
