@@ -12,7 +12,7 @@ use muser_kernels::cpu::Kernels;
 use muser_model::{DeviceError, Executor, Forward, LoadError, Model};
 use muser_weights::gguf::ModelFiles;
 
-use crate::commands::conformance::{Part, Report, compare_models};
+use crate::commands::conformance::{Report, ReportPart, compare_models};
 use crate::failure::Failure;
 use crate::model::{CHUNK_ROWS, threads};
 use crate::settings::conformance::ConformanceArgs;
@@ -25,7 +25,7 @@ const CONFORMANCE_REPEATS: usize = 20;
 const CONFORMANCE_TOKENS: usize = 600;
 /// Number of the GPU that is used.
 const ORDINAL: u32 = 0;
-/// Part of the memory that is free beside weights and buffers which pages may take: one in this many stays free.
+/// ReportPart of the memory that is free beside weights and buffers which pages may take: one in this many stays free.
 const FREE_PART: usize = 16;
 
 /// True if the machine has a GPU that its driver lets us use.
@@ -62,7 +62,7 @@ pub fn conform(args: &ConformanceArgs, named: Vec<(String, ModelFiles)>, report:
     let gpu = Gpu::open(ORDINAL)?;
     report.begin("cuda", vec![gpu.context().name().to_owned()]);
     for family in cuda::FAMILIES {
-        report.measure(Part::Operations, family.name, |tally| {
+        report.measure(ReportPart::Operations, family.name, |tally| {
             let ran = (family.run)(&mut world);
             tally.add(world.take_tally());
             ran

@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 
 /// What was compared so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct BitTally {
     /// Results compared, each of many values.
     pub cases: u64,
     /// Values compared.
@@ -45,7 +45,7 @@ impl Bits for u32 {
     }
 }
 
-impl Tally {
+impl BitTally {
     /// Counts the case `what`: `got` against `expected`, both in rows of `width` elements. Results of different lengths differ
     /// in every value.
     pub fn compare<T: Bits>(&mut self, what: &dyn Display, width: usize, expected: &[T], got: &[T]) {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_first_difference_is_named_and_all_are_counted() {
-        let mut tally = Tally::default();
+        let mut tally = BitTally::default();
         tally.compare(&"same", 2, &[1.0, f32::NAN], &[1.0, -f32::NAN]);
         assert_eq!((tally.cases, tally.compared, tally.wrong), (1, 2, 0));
         tally.compare(&"zeros", 2, &[1.0, 2.0, 0.0, 4.0], &[1.0, 2.0, -0.0, 5.0]);
@@ -130,16 +130,16 @@ mod tests {
 
     #[test]
     fn results_of_another_length_differ_even_where_nothing_came() {
-        let mut tally = Tally::default();
+        let mut tally = BitTally::default();
         tally.compare(&"missing", 1, &[1u32], &[]);
         assert_eq!((tally.wrong, tally.first_wrong.as_deref()), (1, Some("missing: 0 values instead of 1")));
     }
 
     #[test]
     fn the_first_difference_of_several_tallies_is_that_of_the_first() {
-        let mut sum = Tally::default();
+        let mut sum = BitTally::default();
         for (name, wrong) in [("a", 0), ("b", 2), ("c", 1)] {
-            let mut tally = Tally::default();
+            let mut tally = BitTally::default();
             tally.count(&name, 10, wrong, 7);
             sum.add(tally);
         }

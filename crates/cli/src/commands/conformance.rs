@@ -16,7 +16,7 @@ use crate::settings::DeviceChoice;
 use crate::settings::conformance::ConformanceArgs;
 use crate::{gpu, model};
 
-pub use report::{Part, Report};
+pub use report::{Report, ReportPart};
 
 /// Positions of the random models.
 const CONTEXT: u32 = 640;
@@ -50,7 +50,7 @@ fn on_cpu(args: &ConformanceArgs, named: Vec<(String, ModelFiles)>, report: &mut
     report.begin("cpu", levels);
     let seeds = args.repeats.map_or(2, Into::into);
     for family in FAMILIES {
-        report.measure(Part::Operations, family.name, |tally| {
+        report.measure(ReportPart::Operations, family.name, |tally| {
             (family.run)(seeds, tally);
             Ok::<(), Failure>(())
         })?;
@@ -69,10 +69,10 @@ pub fn compare_models<B: Backend>(
     report: &mut Report,
 ) -> Result<(), Failure> {
     for case in cases::<B>() {
-        report.measure(Part::Suite, &case.name.replace('_', " "), |tally| (case.run)(comparison, tally))?;
+        report.measure(ReportPart::Suite, &case.name.replace('_', " "), |tally| (case.run)(comparison, tally))?;
     }
     let mut compare = |name: &str, files: &dyn Fn() -> Result<ModelFiles, Failure>| {
-        report.measure(Part::Models, name, |tally| {
+        report.measure(ReportPart::Models, name, |tally| {
             let subject = comparison.load(name, &files()?)?;
             compare_model(&subject, effort, tally).map_err(|reason| Failure::Conformance(reason.to_string()))
         })
@@ -85,7 +85,7 @@ pub fn compare_models<B: Backend>(
         }
     }
     for (name, files) in named {
-        report.measure(Part::Models, &name, |tally| {
+        report.measure(ReportPart::Models, &name, |tally| {
             let subject = comparison.load(name.as_str(), &files)?;
             compare_model(&subject, effort, tally).map_err(|reason| Failure::Conformance(reason.to_string()))
         })?;

@@ -14,7 +14,7 @@ use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::inverse_block;
 
 use super::world::{CudaError, World};
-use crate::operations::sequence::{Content, Form, Sequence, head_vector};
+use crate::operations::sequence::{Content, PageForm, Sequence, head_vector};
 
 const PLACE: u32 = 3;
 /// Rows compared per case; the CPU takes long for more.
@@ -68,7 +68,7 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
                 for damage in [Damage::None, Damage::None, Damage::Query, Damage::Page] {
                     let step = STEPS[number % STEPS.len()];
                     let content = contents[number / 3 % contents.len()];
-                    Case { form: Form { shape, layout }, window, step, content, damage }.run(world, &mut rng)?;
+                    Case { form: PageForm { shape, layout }, window, step, content, damage }.run(world, &mut rng)?;
                     number += 1;
                 }
                 number += 3;
@@ -84,18 +84,18 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
         (&[(10_000, 300)], Some(100)),
         (&[(1984, 2048)], None),
     ] {
-        let form = Form { shape, layout: KvLayout::Q8 };
+        let form = PageForm { shape, layout: KvLayout::Q8 };
         Case { form, window, step, content: Content::Mixed, damage: Damage::None }.run(world, &mut rng)?;
     }
     // Damage under many rows, often enough that every kind of it meets a key scale.
     for number in 0..24 {
-        let (form, window) = (Form { shape, layout: KvLayout::Q8 }, WINDOWS[number % 2 * 3]);
+        let (form, window) = (PageForm { shape, layout: KvLayout::Q8 }, WINDOWS[number % 2 * 3]);
         let (step, content) = (&[(500, 33)][..], Content::Mixed);
         Case { form, window, step, content, damage: Damage::Page }.run(world, &mut rng)?;
     }
     // Whole tiles of several segments in the general kernels.
     for (head_dim, layout) in [(64, KvLayout::Q8), (256, KvLayout::Q8), (128, KvLayout::F16), (32, KvLayout::F16)] {
-        let form = Form { shape: AttentionShape::new(32, 2, head_dim)?, layout };
+        let form = PageForm { shape: AttentionShape::new(32, 2, head_dim)?, layout };
         for window in [None, Some(2048)] {
             let (step, content) = (&[(2500, 150)][..], Content::Mixed);
             Case { form, window, step, content, damage: Damage::None }.run(world, &mut rng)?;
@@ -106,7 +106,7 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
 
 /// One step.
 struct Case {
-    form: Form,
+    form: PageForm,
     window: Option<u32>,
     step: &'static [(usize, usize)],
     content: Content,
@@ -167,7 +167,7 @@ impl Case {
 
     /// Placing and storing in one launch, against the two operations one after the other.
     fn check_place_and_store(&self, world: &mut World, operands: &Operands, device: &Device) -> Result<(), CudaError> {
-        let (Form { shape, layout }, rows) = (self.form, operands.rows.len());
+        let (PageForm { shape, layout }, rows) = (self.form, operands.rows.len());
         let table = RopeTable::new(10_000.0, shape.head_dim(), 64, None)?;
         let angles = world.upload(table.values())?;
         let positions: Vec<u32> =
@@ -315,7 +315,7 @@ impl Case {
 
     /// `None` if the row fails.
     fn attend_row(&self, operands: &Operands, row: usize) -> Option<Vec<f32>> {
-        let Form { shape, layout } = self.form;
+        let PageForm { shape, layout } = self.form;
         let (sequence, position) = operands.rows[row];
         let pages = &operands.sequences[sequence].pages;
         let page = |index: usize| pages.get(index).map(Vec::as_slice);
@@ -374,7 +374,7 @@ impl Case {
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Form { shape, layout } = self.form;
+        let PageForm { shape, layout } = self.form;
         let (heads, kv_heads, head_dim) = (shape.query_heads(), shape.kv_heads(), shape.head_dim());
         write!(f, "attend {heads}/{kv_heads} x {head_dim} {layout:?} window {:?} {:?}", self.window, self.step)?;
         write!(f, " {:?} damage {:?}", self.content, self.damage)
@@ -389,7 +389,7 @@ struct Device {
 
 impl Device {
     fn new(world: &mut World, case: &Case, operands: &Operands, rng: &mut fastrand::Rng) -> Result<Self, CudaError> {
-        let Form { shape, layout } = case.form;
+        let PageForm { shape, layout } = case.form;
         let positions: Vec<Range<usize>> =
             case.step.iter().map(|&(position, rows)| position..position + rows).collect();
         let spec = StandaloneSpec { shape, layout, window: case.window, positions: &positions, seed: rng.u64(..) };
@@ -412,7 +412,7 @@ impl Device {
 
     /// Stores the step's rows; returns the status of the step.
     fn store(&self, world: &mut World, case: &Case, operands: &Operands) -> Result<DeviceBuffer<u32>, CudaError> {
-        let Form { shape, layout } = case.form;
+        let PageForm { shape, layout } = case.form;
         let (keys, values) = (world.upload(&operands.keys)?, world.upload(&operands.values)?);
         let mut status = world.room(operands.rows.len())?;
         let row_bytes = layout.page_bytes(&shape) / PAGE_ROWS;

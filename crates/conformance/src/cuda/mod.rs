@@ -23,7 +23,7 @@ pub use world::{CudaError, World};
 
 /// A family of cases.
 #[derive(Clone, Copy, Debug)]
-pub struct Family {
+pub struct CudaFamily {
     /// What is computed.
     pub name: &'static str,
     /// Goes through the family's cases.
@@ -31,12 +31,12 @@ pub struct Family {
 }
 
 /// Every family.
-pub const FAMILIES: &[Family] = &[
-    Family { name: "quantise", run: quantise::run },
-    Family { name: "matmul", run: matmul::run },
-    Family { name: "rows", run: rows::run },
-    Family { name: "heads", run: heads::run },
-    Family { name: "attend", run: attend::run },
+pub const FAMILIES: &[CudaFamily] = &[
+    CudaFamily { name: "quantise", run: quantise::run },
+    CudaFamily { name: "matmul", run: matmul::run },
+    CudaFamily { name: "rows", run: rows::run },
+    CudaFamily { name: "heads", run: heads::run },
+    CudaFamily { name: "attend", run: attend::run },
 ];
 
 /// Device memory for pages: one slab, so that copies are dropped and made again.

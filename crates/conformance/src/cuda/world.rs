@@ -12,7 +12,7 @@ use muser_kernels::matrix::MatrixError;
 use muser_kernels::pool::PoolError;
 use muser_kernels::rope::RopeError;
 
-use crate::tally::{Bits, Tally};
+use crate::tally::{BitTally, Bits};
 
 /// A family that could not be gone through: the device failed, or the program's own operands were refused.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub struct World {
     pub(super) queue: Queue,
     /// Launches of each case after the first.
     pub(super) repeats: usize,
-    tally: Tally,
+    tally: BitTally,
     /// Count and first index of differences found on the device since the last look.
     found: DeviceBuffer<u64>,
     /// The comparison on the device that is under way.
@@ -73,11 +73,11 @@ impl World {
         let queue = Queue::new(&context, kernels)?;
         let mut found = DeviceBuffer::new(&context, 2)?;
         queue.stream().upload(&[0, u64::MAX], &mut found, 0)?;
-        Ok(Self { context, queue, repeats, tally: Tally::default(), found, repeated: None })
+        Ok(Self { context, queue, repeats, tally: BitTally::default(), found, repeated: None })
     }
 
     /// What was compared since the last call.
-    pub fn take_tally(&mut self) -> Tally {
+    pub fn take_tally(&mut self) -> BitTally {
         std::mem::take(&mut self.tally)
     }
 

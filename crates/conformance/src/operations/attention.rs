@@ -4,8 +4,8 @@ use muser_kernels::attention::{
     AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
 };
 
-use super::sequence::{Content, Form, Sequence, head_vector};
-use crate::tally::Tally;
+use super::sequence::{Content, PageForm, Sequence, head_vector};
+use crate::tally::BitTally;
 
 /// Query heads, key-value heads, head size.
 const SHAPES: [(usize, usize, usize); 6] = [(8, 2, 128), (9, 3, 64), (8, 8, 32), (8, 1, 96), (6, 2, 192), (16, 1, 256)];
@@ -15,7 +15,7 @@ const STEPS: [(usize, usize); 6] = [(0, 16), (37, 16), (63, 2), (500, 5), (1023,
 const CONTENTS: [Content; 4] = [Content::Plain, Content::Mixed, Content::ZeroPages, Content::OneLargeValue];
 
 /// Every shape, layout and window, with steps and contents by turns.
-pub(super) fn attend(seeds: u64, tally: &mut Tally) {
+pub(super) fn attend(seeds: u64, tally: &mut BitTally) {
     let mut number = 0;
     for (heads, kv_heads, head_dim) in SHAPES {
         let shape = match AttentionShape::new(heads, kv_heads, head_dim) {
@@ -27,7 +27,7 @@ pub(super) fn attend(seeds: u64, tally: &mut Tally) {
                 for seed in 0..seeds {
                     let (position, rows) = STEPS[number % STEPS.len()];
                     let content = CONTENTS[number / STEPS.len() % CONTENTS.len()];
-                    Case { form: Form { shape, layout }, window, position, rows, content }.run(seed, tally);
+                    Case { form: PageForm { shape, layout }, window, position, rows, content }.run(seed, tally);
                     number += 1;
                 }
                 number += 1;
@@ -38,7 +38,7 @@ pub(super) fn attend(seeds: u64, tally: &mut Tally) {
 
 /// One job: rows at the end of a sequence.
 struct Case {
-    form: Form,
+    form: PageForm,
     window: Option<u32>,
     position: usize,
     rows: usize,
@@ -46,8 +46,8 @@ struct Case {
 }
 
 impl Case {
-    fn run(&self, seed: u64, tally: &mut Tally) {
-        let Form { shape, layout } = self.form;
+    fn run(&self, seed: u64, tally: &mut BitTally) {
+        let PageForm { shape, layout } = self.form;
         let mut rng = fastrand::Rng::with_seed(seed);
         let hidden = self.window.map_or(0, |window| (self.position + 1).saturating_sub(window as usize));
         let mut sequence = Sequence::random(self.form, self.content, self.position + self.rows, hidden, &mut rng);
@@ -68,8 +68,8 @@ impl Case {
     }
 
     /// Bytes of the step's rows, stored by every implementation.
-    fn store(&self, sequence: &Sequence, tally: &mut Tally) {
-        let Form { shape, layout } = self.form;
+    fn store(&self, sequence: &Sequence, tally: &mut BitTally) {
+        let PageForm { shape, layout } = self.form;
         let by = |kernels: &AttentionKernels| {
             let (rows, page_bytes) = (self.position..self.position + self.rows, layout.page_bytes(&shape));
             let first = rows.start / PAGE_ROWS;
@@ -88,7 +88,7 @@ impl Case {
         }
     }
 
-    fn compare_attention(&self, sequence: &Sequence, queries: &[f32], suffix: &str, tally: &mut Tally) {
+    fn compare_attention(&self, sequence: &Sequence, queries: &[f32], suffix: &str, tally: &mut BitTally) {
         let want = self.attend(sequence, queries, &AttentionKernels::reference());
         for kernels in AttentionKernels::available() {
             let what = format!("{} attend {self}{suffix}", kernels.name);
@@ -103,7 +103,7 @@ impl Case {
         queries: &[f32],
         kernels: &AttentionKernels,
     ) -> Result<Vec<f32>, AttentionError> {
-        let Form { shape, layout } = self.form;
+        let PageForm { shape, layout } = self.form;
         let page = |index: usize| sequence.pages.get(index).map(Vec::as_slice);
         let positions: Vec<u32> = (self.position..self.position + self.rows)
             .map(|position| u32::try_from(position).unwrap_or(u32::MAX))
@@ -126,7 +126,7 @@ fn compare_results<T: crate::tally::Bits>(
     width: usize,
     want: &Result<Vec<T>, AttentionError>,
     got: &Result<Vec<T>, AttentionError>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) {
     match (want, got) {
         (Ok(want), Ok(got)) => tally.compare(&what, width, want, got),
@@ -136,7 +136,7 @@ fn compare_results<T: crate::tally::Bits>(
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Form { shape, layout } = self.form;
+        let PageForm { shape, layout } = self.form;
         let (heads, kv_heads, head_dim) = (shape.query_heads(), shape.kv_heads(), shape.head_dim());
         write!(f, "{heads}/{kv_heads} x {head_dim} {layout:?} window {:?}", self.window)?;
         write!(f, " {} rows at {} {:?}", self.rows, self.position, self.content)

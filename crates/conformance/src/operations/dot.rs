@@ -7,13 +7,13 @@ use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::{Matrix, PANEL_ROWS};
 use muser_kernels::samples::{Flavour, activation_row, raw_tensor};
 
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// Elements of the rows: widths of models, and awkward ones.
 const WIDTHS: [usize; 7] = [32, 96, 512, 576, 1023, 1536, 6656];
 
 /// Codes and scales of both groupings, and the floats.
-pub(super) fn quantise(seeds: u64, tally: &mut Tally) {
+pub(super) fn quantise(seeds: u64, tally: &mut BitTally) {
     for table in DotKernels::available() {
         for (number, cols) in WIDTHS.into_iter().enumerate() {
             for seed in 0..4 * seeds {
@@ -53,7 +53,7 @@ struct Size {
 }
 
 /// Products of every weight type and flavour, for one row, for few and for more than a tile; and long rows.
-pub(super) fn matmul(seeds: u64, tally: &mut Tally) {
+pub(super) fn matmul(seeds: u64, tally: &mut BitTally) {
     let size = |rows, cols, outputs| Size { rows, cols, outputs };
     for ty in WeightType::ALL {
         for flavour in Flavour::ALL {
@@ -71,7 +71,7 @@ pub(super) fn matmul(seeds: u64, tally: &mut Tally) {
     }
 }
 
-fn product(ty: WeightType, flavour: Flavour, size: Size, seed: u64, tally: &mut Tally) {
+fn product(ty: WeightType, flavour: Flavour, size: Size, seed: u64, tally: &mut BitTally) {
     let Size { rows, cols, outputs } = size;
     let cols = cols.next_multiple_of(ty.block_len());
     let mut rng = fastrand::Rng::with_seed(seed);

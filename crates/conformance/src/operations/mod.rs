@@ -5,7 +5,7 @@ mod dot;
 mod rows;
 pub mod sequence;
 
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// A family of cases.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub struct Family {
     /// What is computed.
     pub name: &'static str,
     /// Goes through the family's cases with as many seeds each as given.
-    pub run: fn(u64, &mut Tally),
+    pub run: fn(u64, &mut BitTally),
 }
 
 /// Every family.
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn every_family_compares_something_and_finds_no_difference() {
         for family in FAMILIES {
-            let mut tally = Tally::default();
+            let mut tally = BitTally::default();
             (family.run)(1, &mut tally);
             assert!(tally.cases > 10, "{}", family.name);
             tally.assert_clean();

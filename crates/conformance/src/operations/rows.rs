@@ -4,7 +4,7 @@ use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::RowKernels;
 use muser_kernels::samples::activation_row;
 
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// Lengths around every vector width and the 256 lanes of the norm, and widths of models.
 const LENGTHS: [usize; 12] = [1, 7, 16, 31, 96, 255, 257, 777, 1536, 4097, 6656, 19_968];
@@ -30,7 +30,7 @@ const OPERATIONS: [(&str, InPlace); 8] = [
 ];
 
 /// Every operation on rows, of which one in four holds a value that is not finite.
-pub(super) fn rows(seeds: u64, tally: &mut Tally) {
+pub(super) fn rows(seeds: u64, tally: &mut BitTally) {
     for length in LENGTHS {
         for seed in 0..4 * seeds {
             let mut rng = fastrand::Rng::with_seed(seed * 100_000 + length as u64);
@@ -47,7 +47,7 @@ pub(super) fn rows(seeds: u64, tally: &mut Tally) {
 }
 
 /// The rotary embedding in both styles, of whole and of partly rotated heads.
-pub(super) fn heads(seeds: u64, tally: &mut Tally) {
+pub(super) fn heads(seeds: u64, tally: &mut BitTally) {
     for pairs in [1, 3, 8, 16, 20, 48, 64, 128] {
         let table = match RopeTable::new(10_000.0, 2 * pairs, 300, None) {
             Ok(table) => table,
@@ -66,7 +66,7 @@ pub(super) fn heads(seeds: u64, tally: &mut Tally) {
 }
 
 /// `operation` on `x` by every implementation, the scalar one included, against the scalar one.
-fn compare(what: &str, x: &[f32], operation: impl Fn(&RowKernels, &mut [f32]), tally: &mut Tally) {
+fn compare(what: &str, x: &[f32], operation: impl Fn(&RowKernels, &mut [f32]), tally: &mut BitTally) {
     let by = |kernels: &RowKernels| {
         let mut x = x.to_vec();
         operation(kernels, &mut x);

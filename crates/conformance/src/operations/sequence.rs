@@ -4,7 +4,7 @@ use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout, PAGE_
 
 /// Shape of the pages of a case.
 #[derive(Clone, Copy, Debug)]
-pub struct Form {
+pub struct PageForm {
     /// Heads.
     pub shape: AttentionShape,
     /// Storage of keys and values.
@@ -54,7 +54,13 @@ pub fn head_vector(content: Content, layout: KvLayout, head_dim: usize, rng: &mu
 
 impl Sequence {
     /// Rows at positions `0..positions`; bytes of the rows before `stored_from` and after the last are junk: NaN scales.
-    pub fn random(form: Form, content: Content, positions: usize, stored_from: usize, rng: &mut fastrand::Rng) -> Self {
+    pub fn random(
+        form: PageForm,
+        content: Content,
+        positions: usize,
+        stored_from: usize,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
         let (heads, head_dim) = (form.shape.kv_heads(), form.shape.head_dim());
         let row = |position: usize, is_value: bool, rng: &mut fastrand::Rng| -> Vec<f32> {
             let mut row = Vec::with_capacity(heads * head_dim);
@@ -102,7 +108,7 @@ impl Sequence {
     }
 
     /// The bytes of a page, with `filler` for the rows from `rows` on: zeros are what leaves the process.
-    pub fn rows_of_page(&self, form: Form, page: usize, rows: usize, filler: u8) -> Vec<u8> {
+    pub fn rows_of_page(&self, form: PageForm, page: usize, rows: usize, filler: u8) -> Vec<u8> {
         let mut bytes = self.pages[page].clone();
         let (head_dim, head_bytes) = (form.shape.head_dim(), bytes.len() / form.shape.kv_heads());
         let element = if form.layout == KvLayout::Q8 { 1 } else { 2 };

@@ -5,7 +5,7 @@ use muser_kv::KvLayout;
 use super::run::{LAYOUTS, Run, Way};
 use crate::backend::{Backend, CaseError, Comparison, Subject};
 use crate::models::{MIXES, generated, glimmer_spec, tokens};
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// Computes `tokens` with steps that end at `borders`, each followed by a step of one token.
 fn run_split<B: Backend>(
@@ -29,7 +29,7 @@ fn run_split<B: Backend>(
 
 pub(super) fn a_prompt_cut_at_page_and_window_borders_has_the_bits_of_the_whole<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     for window in [32, 100] {
         let edge = window as usize;
@@ -52,7 +52,7 @@ pub(super) fn a_prompt_cut_at_page_and_window_borders_has_the_bits_of_the_whole<
 
 pub(super) fn a_window_of_2048_and_segments_of_1024_give_the_bits_of_the_whole<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let prompt = tokens(2100, 3);
     let file = generated(&glimmer_spec(&MIXES[1], 2048, &[true, false], 4096), &MIXES[1]);

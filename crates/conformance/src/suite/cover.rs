@@ -9,7 +9,7 @@ use super::ways::{Effort, compare_model};
 use crate::backend::{Backend, CaseError, Comparison};
 use crate::models::{ARCHITECTURES, MIXES, file_of_architecture, generated, glimmer_spec, llama_spec, tokens};
 use crate::pairwise::cover;
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// The last stands for the whole prompt.
 const CHUNKS: [usize; 7] = [1, 7, 32, 33, 64, 512, PROMPT];
@@ -42,7 +42,7 @@ fn combinations(architecture: usize, variants: usize) -> Vec<Combination> {
     combinations
 }
 
-fn check<B: Backend>(architecture: usize, on: &Comparison<B>, tally: &mut Tally) -> Result<(), CaseError> {
+fn check<B: Backend>(architecture: usize, on: &Comparison<B>, tally: &mut BitTally) -> Result<(), CaseError> {
     let prompt = tokens(PROMPT, 1);
     let mut base: Option<(usize, KvLayout, Run)> = None;
     for Combination { way, layout, mix } in combinations(architecture, on.backend.variants()) {
@@ -64,35 +64,35 @@ fn check<B: Backend>(architecture: usize, on: &Comparison<B>, tally: &mut Tally)
 
 pub(super) fn muse_glimmer_has_the_same_bits_however_it_is_computed<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     check(0, on, tally)
 }
 
 pub(super) fn llama_with_tied_head_and_rotary_factors_has_the_same_bits_however_it_is_computed<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     check(1, on, tally)
 }
 
 pub(super) fn llama_with_biases_has_the_same_bits_however_it_is_computed<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     check(2, on, tally)
 }
 
 pub(super) fn qwen2_has_the_same_bits_however_it_is_computed<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     check(3, on, tally)
 }
 
 pub(super) fn qwen3_has_the_same_bits_however_it_is_computed<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     check(4, on, tally)
 }
@@ -102,7 +102,7 @@ const EFFORT: Effort = Effort { tokens: 231, rounds: 1 };
 
 pub(super) fn a_windowed_model_has_the_same_bits_in_every_way<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let file = generated(&glimmer_spec(&MIXES[1], 100, &[true, false, true, false], 512), &MIXES[1]);
     compare_model(&on.load_bytes("windows of 100", file)?, EFFORT, tally)
@@ -110,7 +110,7 @@ pub(super) fn a_windowed_model_has_the_same_bits_in_every_way<B: Backend>(
 
 pub(super) fn a_model_of_all_weight_types_has_the_same_bits_in_every_way<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let options = LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true };
     let file = generated(&llama_spec(&MIXES[7], options, 2, 512), &MIXES[7]);

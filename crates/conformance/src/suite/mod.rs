@@ -19,14 +19,14 @@ pub mod ways;
 pub use run::{LAYOUTS, Run, Snapshot, Way, compare_pages, step};
 
 use crate::backend::{Backend, CaseError, Comparison};
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// One case of the suite.
 pub struct Case<B: Backend> {
     /// A sentence about what holds, with underscores.
     pub name: &'static str,
     /// Computes and compares.
-    pub run: fn(&Comparison<B>, &mut Tally) -> Result<(), CaseError>,
+    pub run: fn(&Comparison<B>, &mut BitTally) -> Result<(), CaseError>,
 }
 
 /// Every case.

@@ -10,7 +10,7 @@ use muser_weights::testing::LlamaOptions;
 use super::run::{LAYOUTS, Run, Snapshot, Way};
 use crate::backend::{Backend, CaseError, Comparison, Subject};
 use crate::models::{FLOATS, generated, llama_spec, tokens};
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 const BIASED: LlamaOptions = LlamaOptions { tied_output: false, rope_factors: false, qkv_biases: true };
 /// The only token with anything in the first element of its embedding, in files of [`with_a_bad_token`].
@@ -69,7 +69,7 @@ fn good(count: usize, seed: u64) -> Vec<u32> {
 
 pub(super) fn an_overflow_fails_its_own_sequence_and_names_layer_and_position<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     for (norm, layer) in [("blk.0.attn_norm.weight", 0), ("blk.1.ffn_norm.weight", 1), ("blk.2.attn_norm.weight", 2)] {
         let subject = on.load_bytes(format!("overflow in {norm}"), with_a_bad_token(norm))?;
@@ -80,13 +80,13 @@ pub(super) fn an_overflow_fails_its_own_sequence_and_names_layer_and_position<B:
 
 pub(super) fn an_overflow_in_the_head_fails_from_its_row_on<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let subject = on.load_bytes("overflow in the head", with_a_bad_token("output_norm.weight"))?;
     neighbours(&subject, Place::Head, tally)
 }
 
-fn neighbours<B: Backend>(subject: &Subject<'_, B>, place: Place, tally: &mut Tally) -> Result<(), CaseError> {
+fn neighbours<B: Backend>(subject: &Subject<'_, B>, place: Place, tally: &mut BitTally) -> Result<(), CaseError> {
     for layout in LAYOUTS {
         for variant in subject.variants() {
             for chunk in [128, 130] {
@@ -103,7 +103,7 @@ fn check_neighbours<B: Backend>(
     layout: KvLayout,
     way: Way,
     place: Place,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let what = format!("{}, {layout:?} cache", subject.describe(way.variant));
     let mut prompts = [good(50, 40), good(60, 41), good(44, 42)];
@@ -144,7 +144,7 @@ fn check_neighbours<B: Backend>(
 
 pub(super) fn logits_that_nobody_wants_fail_nothing<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let subject = on.load_bytes("an unwanted overflow", with_a_bad_token("output_norm.weight"))?;
     let mut prompt = good(40, 43);
@@ -161,7 +161,7 @@ pub(super) fn logits_that_nobody_wants_fail_nothing<B: Backend>(
 
 pub(super) fn a_key_beyond_f16_fails_where_pages_are_f16_and_only_there<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let subject = on.load_bytes("a large key", with_a_large_key(1))?;
     let prompt = tokens(20, 44);
@@ -182,7 +182,7 @@ pub(super) fn a_key_beyond_f16_fails_where_pages_are_f16_and_only_there<B: Backe
 
 pub(super) fn an_error_of_an_earlier_range_of_layers_stands<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let subject = on.load_bytes("an early large key", with_a_large_key(0))?;
     let prompt = tokens(8, 45);

@@ -3,11 +3,11 @@
 use super::run::{LAYOUTS, Run};
 use crate::backend::{Backend, CaseError, Comparison};
 use crate::models::{MIXES, generated, glimmer_spec, tokens};
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 pub(super) fn after_a_rewind_another_continuation_has_the_bits_of_a_fresh_run<B: Backend>(
     on: &Comparison<B>,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let file = generated(&glimmer_spec(&MIXES[1], 100, &[true, false], 1024), &MIXES[1]);
     let subject = on.load_bytes("window 100", file)?;

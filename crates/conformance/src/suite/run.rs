@@ -6,7 +6,7 @@ use muser_kv::{KvLayout, PAGE_ROWS, SequenceCache};
 use muser_model::{Device, Executor, LogitsWanted, SequenceInput};
 
 use crate::backend::{Backend, CaseError, Subject, new_cache};
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// Both forms of the cache.
 pub const LAYOUTS: [KvLayout; 2] = [KvLayout::Q8, KvLayout::F16];
@@ -69,7 +69,7 @@ impl Run {
     }
 
     /// Compares logits and pages with those that `base` has for the same positions. Of `self` the logits begin at row `first`.
-    pub fn compare_from(&self, first: usize, base: &Self, what: &dyn Display, tally: &mut Tally) {
+    pub fn compare_from(&self, first: usize, base: &Self, what: &dyn Display, tally: &mut BitTally) {
         let want = base.logits.get(first * base.vocab..).unwrap_or_default();
         let want = &want[..self.logits.len().min(want.len())];
         tally.compare(&format_args!("{what}: logits from position {first}"), self.vocab, want, &self.logits);
@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// Compares logits and pages with those that `base` has for the same positions.
-    pub fn compare(&self, base: &Self, what: &dyn Display, tally: &mut Tally) {
+    pub fn compare(&self, base: &Self, what: &dyn Display, tally: &mut BitTally) {
         self.compare_from(0, base, what, tally);
     }
 }
@@ -121,7 +121,7 @@ pub fn step<D: Device>(executor: &mut Executor<D>, parts: &mut [(&mut Run, &[u32
 }
 
 /// Compares the pages that both caches hold, and whose rows both have.
-pub fn compare_pages(got: &SequenceCache, want: &SequenceCache, what: &dyn Display, tally: &mut Tally) {
+pub fn compare_pages(got: &SequenceCache, want: &SequenceCache, what: &dyn Display, tally: &mut BitTally) {
     let rows = got.rows().min(want.rows());
     // A page that is not full holds the same only after the same number of rows.
     let end = if got.rows() == want.rows() { rows.div_ceil(PAGE_ROWS) } else { rows / PAGE_ROWS };

@@ -6,7 +6,7 @@ use muser_model::{Device, Executor, LogitsWanted, SequenceInput};
 
 use super::run::{LAYOUTS, Run, compare_pages, step};
 use crate::backend::{Backend, CaseError, Subject};
-use crate::tally::Tally;
+use crate::tally::BitTally;
 
 /// Most rows of a step.
 const ROWS_MAX: usize = 512;
@@ -33,7 +33,11 @@ struct Truth {
 ///
 /// # Errors
 /// [`CaseError`] if a way cannot be gone at all.
-pub fn compare_model<B: Backend>(subject: &Subject<'_, B>, effort: Effort, tally: &mut Tally) -> Result<(), CaseError> {
+pub fn compare_model<B: Backend>(
+    subject: &Subject<'_, B>,
+    effort: Effort,
+    tally: &mut BitTally,
+) -> Result<(), CaseError> {
     let (context, vocab) = (subject.config().context, subject.config().vocab);
     let vocab = u32::try_from(vocab).unwrap_or(u32::MAX);
     let longest = effort.tokens.min(context);
@@ -88,7 +92,7 @@ fn chunked<D: Device>(
     executor: &mut Executor<D>,
     truth: &Truth,
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     for chunk in [ROWS_MAX, 1, 7, 64, 65, 130, 200] {
         let count = truth.tokens.len().min(if chunk < 16 { 16 * chunk + 70 } else { usize::MAX });
@@ -104,7 +108,7 @@ fn in_company<D: Device>(
     executor: &mut Executor<D>,
     truths: &[Truth],
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let begin = |truth: &Truth| Run::begin(executor, truth.layout());
     let mut runs = truths.iter().map(begin).collect::<Result<Vec<Run>, CaseError>>()?;
@@ -138,7 +142,7 @@ fn rewound<D: Device>(
     truth: &Truth,
     keep: usize,
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let mut run = Run::begin(executor, truth.layout())?;
     run.extend(executor, &truth.tokens[..keep], 48)?;
@@ -154,7 +158,7 @@ fn drafted<D: Device>(
     executor: &mut Executor<D>,
     truth: &Truth,
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let end = truth.tokens.len().min(200);
     let start = end * 3 / 5;
@@ -179,7 +183,7 @@ fn forked<D: Device>(
     executor: &mut Executor<D>,
     truth: &Truth,
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let prefix = (truth.tokens.len() / 2).min(192) / PAGE_ROWS * PAGE_ROWS;
     let end = truth.tokens.len().min(prefix + 60);
@@ -206,7 +210,7 @@ fn carried_on<B: Backend>(
     executor: &mut Executor<B::Device>,
     truth: &Truth,
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let rows = truth.tokens.len() / PAGE_ROWS / 2 * PAGE_ROWS;
     if rows == 0 {
@@ -232,7 +236,7 @@ fn staged<B: Backend>(
     executor: &mut Executor<B::Device>,
     truth: &Truth,
     what: &str,
-    tally: &mut Tally,
+    tally: &mut BitTally,
 ) -> Result<(), CaseError> {
     let (layout, layers, hidden) = (truth.layout(), subject.config().layers.len(), subject.config().hidden);
     let tokens = &truth.tokens[..truth.tokens.len().min(150)];

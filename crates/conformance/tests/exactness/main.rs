@@ -16,14 +16,14 @@ mod windows;
 use muser_conformance::backend::{Backend, Comparison, CpuBackend};
 use muser_conformance::deferred::DeferredBackend;
 use muser_conformance::suite;
-use muser_conformance::tally::Tally;
+use muser_conformance::tally::BitTally;
 
 /// Runs one case of the suite.
 #[track_caller]
 fn check<B: Backend>(backend: B, name: &str) {
     let cases = suite::cases::<B>();
     let case = cases.iter().find(|case| case.name == name).expect("a case of the suite");
-    let mut tally = Tally::default();
+    let mut tally = BitTally::default();
     (case.run)(&Comparison::with_plain(backend), &mut tally).unwrap();
     tally.assert_clean();
 }

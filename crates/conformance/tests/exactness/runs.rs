@@ -7,7 +7,7 @@ use std::sync::Arc;
 use muser_conformance::backend::{self, CpuVariant};
 use muser_conformance::models::{WeightMix, generated, glimmer_spec};
 use muser_conformance::suite::Run;
-use muser_conformance::tally::Tally;
+use muser_conformance::tally::BitTally;
 use muser_kernels::cpu::Kernels;
 use muser_kv::{KvLayout, SequenceCache};
 use muser_model::{Executor, Model};
@@ -69,7 +69,7 @@ pub fn run(model: &Arc<Model>, layout: KvLayout, way: &Way, tokens: &[u32]) -> R
 /// Fails unless both runs have the same bits.
 #[track_caller]
 pub fn assert_same(got: &Run, base: &Run, what: &dyn Display) {
-    let mut tally = Tally::default();
+    let mut tally = BitTally::default();
     got.compare(base, what, &mut tally);
     tally.equal(&format_args!("{what}: number of logits"), &base.logits.len(), &got.logits.len());
     tally.assert_clean();

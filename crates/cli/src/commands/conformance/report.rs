@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use muser_conformance::tally::Tally;
+use muser_conformance::tally::BitTally;
 use serde::Serialize;
 
 use crate::commands::doctor;
@@ -15,7 +15,7 @@ use crate::settings::conformance::{ConformanceArgs, ConformanceFormat};
 /// Part of the comparison that a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum ReportPart {
     /// Single operations.
     Operations,
     /// Cases of the exactness suite.
@@ -24,7 +24,7 @@ pub enum Part {
     Models,
 }
 
-impl Part {
+impl ReportPart {
     fn name(self) -> &'static str {
         match self {
             Self::Operations => "operations",
@@ -42,13 +42,13 @@ pub struct Report {
     device: &'static str,
     levels: Vec<String>,
     rows: Vec<Row>,
-    total: Tally,
+    total: BitTally,
 }
 
 /// One row of the table.
 #[derive(Serialize)]
 struct Row {
-    part: Part,
+    part: ReportPart,
     name: String,
     cases: u64,
     values: u64,
@@ -90,7 +90,7 @@ impl Report {
     /// An empty report.
     pub fn new(args: &ConformanceArgs) -> Self {
         let (only, format) = (args.only.clone(), args.output);
-        Self { only, format, device: "", levels: Vec::new(), rows: Vec::new(), total: Tally::default() }
+        Self { only, format, device: "", levels: Vec::new(), rows: Vec::new(), total: BitTally::default() }
     }
 
     /// Names the device, and the instruction sets or the chip that are compared.
@@ -108,9 +108,9 @@ impl Report {
     /// Runs `compare` and adds its row, if the row is wanted. What `compare` fails with counts as a difference.
     pub fn measure<E: Display>(
         &mut self,
-        part: Part,
+        part: ReportPart,
         name: &str,
-        compare: impl FnOnce(&mut Tally) -> Result<(), E>,
+        compare: impl FnOnce(&mut BitTally) -> Result<(), E>,
     ) -> Result<(), Failure> {
         if !format!("{} {name}", part.name()).contains(&self.only) {
             return Ok(());
@@ -118,12 +118,12 @@ impl Report {
         if self.format == ConformanceFormat::Md && self.rows.is_empty() {
             self.print_head()?;
         }
-        let (started, mut tally) = (Instant::now(), Tally::default());
+        let (started, mut tally) = (Instant::now(), BitTally::default());
         if let Err(reason) = compare(&mut tally) {
             tally.failed(&name, &reason);
         }
         let seconds = started.elapsed().as_secs_f64();
-        let Tally { cases, compared: values, wrong, .. } = tally;
+        let BitTally { cases, compared: values, wrong, .. } = tally;
         if self.format == ConformanceFormat::Md {
             let name = one_line(name);
             self.print(&format!("| {} | {name} | {cases} | {values} | {wrong} | {seconds:.1} |", part.name()))?;
@@ -139,7 +139,7 @@ impl Report {
             return Err(Failure::Usage(format!("no part of the comparison is called {:?}", self.only)));
         }
         let seconds: f64 = self.rows.iter().map(|row| row.seconds).sum();
-        let Tally { cases, compared: values, wrong, ref first_wrong } = self.total;
+        let BitTally { cases, compared: values, wrong, ref first_wrong } = self.total;
         match self.format {
             ConformanceFormat::Md => self.print(&format!("| all | | {cases} | {values} | {wrong} | {seconds:.1} |"))?,
             ConformanceFormat::Json => {
@@ -200,11 +200,11 @@ mod tests {
         let args = arguments(&[]);
         let mut report = Report::new(&args);
         let mut measure = |name: &str, got: f32, outcome: Result<(), &'static str>| {
-            let compare = |tally: &mut Tally| {
+            let compare = |tally: &mut BitTally| {
                 tally.compare(&name, 1, &[1.0], &[got]);
                 outcome
             };
-            report.measure(Part::Operations, name, compare).unwrap();
+            report.measure(ReportPart::Operations, name, compare).unwrap();
         };
         measure("right", 1.0, Ok(()));
         measure("lost", 1.0, Err("the device is gone"));
@@ -219,8 +219,10 @@ mod tests {
         let args = arguments(&["--only", "operations mat"]);
         let mut report = Report::new(&args);
         let mut ran = Vec::new();
-        for (part, name) in [(Part::Operations, "matmul"), (Part::Models, "mat"), (Part::Operations, "rows")] {
-            let compare = |_: &mut Tally| {
+        for (part, name) in
+            [(ReportPart::Operations, "matmul"), (ReportPart::Models, "mat"), (ReportPart::Operations, "rows")]
+        {
+            let compare = |_: &mut BitTally| {
                 ran.push(name);
                 Ok::<(), Failure>(())
             };
