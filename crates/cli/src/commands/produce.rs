@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::handoff::{Port, Producer, ProducerNews, ProducerSettings};
+use muser_cluster::handoff::{Port, PrefixScope, Producer, ProducerNews, ProducerSettings};
 use muser_cluster::lane::Acceptor;
 use muser_cluster::pacing::PacedBy;
 use muser_engine::{Engine, EngineSettings};
@@ -58,6 +58,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
         stall_limit: Duration::from_secs(args.stall_seconds.get().into()),
         pace: args.pace.map(|bytes_per_s| (bytes_per_s, PacedBy::Kernel)),
         compress: args.compress.into(),
+        prefixes: if args.share_prefixes { PrefixScope::Cluster } else { PrefixScope::Node },
     };
     let acceptor = Arc::new(membership.acceptor().map_err(cannot)?);
     let producer =

@@ -41,6 +41,11 @@ pub struct ProduceArgs {
     /// When pages are compressed, without loss.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub compress: CompressWhen,
+    /// Uses what was computed for one decoder for the others, too [default: each decoder has its own prefixes]. Decoders share
+    /// what they compute in one realm, so those that are to share need --share-prefixes as well. Whoever may ask one of them
+    /// can then find out what others asked, by trying.
+    #[arg(long)]
+    pub share_prefixes: bool,
     #[command(flatten)]
     pub memory: MemoryArgs,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{Compress, Member, Port, Producer, ProducerSettings, Shape};
+use muser_cluster::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Shape};
 use muser_cluster::identity::{ClusterFolder, Role, Roles};
 use muser_cluster::lane::{Acceptor, LaneSettings, Wanted};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
@@ -92,6 +92,7 @@ async fn produce(folder: &str, host: EngineHost, shape: Shape) -> (SocketAddr, S
         stall_limit: Duration::from_secs(60),
         pace: None,
         compress: Compress::Auto,
+        prefixes: PrefixScope::Node,
     };
     let producer = Arc::new(Producer::new(host, shape, member, settings));
     let port = Port::open("127.0.0.1:0".parse().unwrap()).await.unwrap();

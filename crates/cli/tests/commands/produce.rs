@@ -204,3 +204,29 @@ fn the_demonstration_compares_the_bits_and_leaves_nothing_behind() {
     assert!(long.contains("it needs to have 2 to"), "{long}");
     assert!(muser(&["demo", "-m", "absent.gguf"]).refused(3).contains("absent.gguf"));
 }
+
+#[test]
+fn decoders_that_share_prefixes_find_each_others_at_a_producer_that_does_and_nowhere_else() {
+    let folder = Folder::new();
+    let roles = [("producer", Roles::Producer), ("one", Roles::Decoder), ("other", Roles::Decoder)];
+    let [producer, one, other] = nodes(&folder, roles);
+    let prompt = "There was an old house by the sea. ".repeat(30);
+    for shares in [true, false] {
+        let flags = ["--cluster", &producer, "--listen", "127.0.0.1:0"];
+        let flags = [&flags[..], if shares { &["--share-prefixes"] } else { &[] }].concat();
+        let producing = Producing::start(&flags);
+        let mut answers = Vec::new();
+        for (name, decoder) in [("one", &one), ("other", &other)] {
+            let flags = ["--cluster", decoder, "--producer", &producing.address, "--prefill", "producer"];
+            let serving = Serving::start(&[&flags[..], &["--share-prefixes"]].concat());
+            let (answer, timings) = complete(&serving, &prompt);
+            assert_eq!(timings["kv_source"], "producer", "{timings}");
+            answers.push(answer);
+            let line = producing.says(&format!("muser: handoff to {name}: "));
+            let reuses = line.contains(" rows reused");
+            assert_eq!(reuses, shares && name == "other", "shares: {shares}: {line}");
+            serving.stopped();
+        }
+        assert_eq!(answers[0], answers[1]);
+    }
+}

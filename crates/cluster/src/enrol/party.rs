@@ -12,7 +12,9 @@ use super::probe;
 use super::qualify::Machine;
 use super::report::{LinkReport, Qualification};
 use super::under_way::EnrolmentFolder;
-use crate::handoff::{Address, Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings};
+use crate::handoff::{
+    Address, Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings,
+};
 use crate::identity::{NodeId, NodeIdentity, Role};
 use crate::keys::KeyRing;
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
@@ -106,6 +108,7 @@ impl Party<'_> {
             // As the link was tested.
             pace: None,
             compress: Compress::Never,
+            prefixes: PrefixScope::Node,
         };
         let (host, shape) = (self.machine.host.clone(), self.machine.shape.clone());
         let producer = Arc::new(Producer::new(host, shape, self.member()?, settings));

@@ -50,6 +50,18 @@ pub struct ProducerSettings {
     pub pace: Option<(NonZeroU64, PacedBy)>,
     /// When pages are packed.
     pub compress: Compress,
+    /// Decoders that reuse each other's prefixes.
+    pub prefixes: PrefixScope,
+}
+
+/// Scope within which a producer reuses what it computed. Within either scope the realm that a request names divides it
+/// further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixScope {
+    /// The node that asks: no node can learn what another one had computed.
+    Node,
+    /// All nodes that are admitted: requests that name the same realm share prefixes, whichever node they come from.
+    Cluster,
 }
 
 /// An address that is listened on, before there is anything to serve.
@@ -255,8 +267,8 @@ impl Producer {
         self.compression.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks a request of `asker` and hands it to the engine. What is computed is kept for that node alone, and there for
-    /// the realm that it names: no node can ask what another one had computed.
+    /// Checks a request of `asker` and hands it to the engine. What is computed is kept for the realm that the request names,
+    /// and there for that node alone or for all, as [`PrefixScope`] says.
     pub(super) async fn begin(&self, asker: NodeId, request: &Request) -> Result<Work, (RefuseCode, String)> {
         let requested = Instant::now();
         let refuse = |code, detail: String| Err((code, detail));
@@ -294,7 +306,7 @@ impl Producer {
             stop_tokens: Arc::new([]),
             sampling: SamplingSettings::greedy(),
             logprobs: None,
-            reuse: PrefixReuse::Within(Realm::from_secret(asker.0).divided_by(&request.realm)),
+            reuse: PrefixReuse::Within(self.settings.prefixes.realm(asker, request)),
             flow: engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) },
         };
         let answer = self.host.submit_exported(wanted, export).await.map_err(|refused| {
@@ -313,6 +325,17 @@ impl Producer {
 }
 
 /// True if a connection failed, and not the listening.
+impl PrefixScope {
+    /// The realm of the pages of a request.
+    fn realm(self, asker: NodeId, request: &Request) -> Realm {
+        let scope = match self {
+            Self::Node => Realm::from_secret(asker.0),
+            Self::Cluster => Realm::COMMON,
+        };
+        scope.divided_by(&request.realm)
+    }
+}
+
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

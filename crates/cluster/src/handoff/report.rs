@@ -29,6 +29,8 @@ pub struct HandoffReport {
     pub decoder: String,
     /// Rows and bytes.
     pub sent: Sent,
+    /// Rows from the beginning of the prompt that were not computed for it.
+    pub reused_rows: u32,
     /// Where the time went.
     pub times: SenderTimes,
     /// The bytes of the pages as they were sent, from the first of them to the decoder's confirmation.
@@ -89,7 +91,10 @@ impl fmt::Display for HandoffReport {
         if stored_bytes < payload_bytes {
             write!(f, ", compressed to {stored_bytes} bytes")?;
         }
-        Ok(())
+        match self.reused_rows {
+            0 => Ok(()),
+            rows => write!(f, ", {rows} rows reused"),
+        }
     }
 }
 
@@ -106,7 +111,7 @@ mod tests {
         let times = SenderTimes { queue_us: 1, compute_us: 2, pack_us: 3, send_busy_us: 4, send_wall_us: 5 };
         let (busy, wall) = (busy_ms.map(Duration::from_millis), Duration::from_millis(800));
         let account = SendAccount { payload_bytes: sent.stored_bytes, busy, wall };
-        HandoffReport { decoder: "desk".into(), sent, times, account, pace }
+        HandoffReport { decoder: "desk".into(), sent, reused_rows: 0, times, account, pace }
     }
 
     #[test]
@@ -120,6 +125,8 @@ mod tests {
         let untold = report(None, Some(KeptPace { shared: true, ..pace })).to_string();
         assert!(untold.contains("unknown rate (send-busy)") && untold.contains("80 % of it, which was shared"));
         assert!(!report(Some(500), None).to_string().contains("pace"));
+        let reused = HandoffReport { reused_rows: 1280, ..report(None, None) }.to_string();
+        assert!(reused.ends_with(" bytes, 1280 rows reused"), "{reused}");
     }
 
     #[test]

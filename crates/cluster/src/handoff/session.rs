@@ -74,6 +74,8 @@ pub(super) struct Work {
     timeline: Timeline,
     /// Whether the receiver was told that it is accepted: not before the engine has begun.
     accepted: bool,
+    /// Rows that the engine had when it began.
+    reused_rows: u32,
     /// What is still to be said to the receiver.
     outbox: VecDeque<Outgoing>,
     /// Whether the engine has said its last word.
@@ -303,7 +305,8 @@ impl<'a> Session<'a> {
         let time = sending.or(account.busy).unwrap_or(account.wall);
         let pace = self.producer.pace.as_ref();
         let pace = pace.map(|pace| KeptPace { bytes_per_s: pace.bytes_per_s(), shared: work.shared_pace, time });
-        Some(HandoffReport { decoder: self.lane.peer().name.as_str().to_owned(), sent, times, account, pace })
+        let (decoder, reused_rows) = (self.lane.peer().name.as_str().to_owned(), work.reused_rows);
+        Some(HandoffReport { decoder, sent, reused_rows, times, account, pace })
     }
 
     /// What the engine says.
@@ -312,10 +315,11 @@ impl<'a> Session<'a> {
         match news.map(|news| (news.at, news.what)) {
             Some((at, What::Started { reused, .. })) => {
                 work.timeline.started(at);
+                work.reused_rows = u32::try_from(reused).unwrap_or(u32::MAX);
                 let acceptance = Acceptance {
                     nonce: work.nonce,
                     first_page: work.held_pages,
-                    reused_rows: u32::try_from(reused).unwrap_or(u32::MAX),
+                    reused_rows: work.reused_rows,
                     plan: work.plan.clone(),
                 };
                 match self.sender.accept(acceptance, self.clock.now_ms()) {
@@ -420,6 +424,7 @@ impl Work {
             nonce,
             timeline: Timeline::new(requested),
             accepted: false,
+            reused_rows: 0,
             outbox: VecDeque::new(),
             computed: false,
             shared_pace: false,

@@ -1,6 +1,6 @@
 //! What came over the wire has the bits of what is computed here.
 
-use muser_cluster::handoff::Compress;
+use muser_cluster::handoff::{Compress, PrefixScope};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_kv::Realm;
@@ -122,6 +122,35 @@ fn what_a_producer_computed_for_one_node_or_realm_is_not_there_for_another() {
             // A request that shares nothing leaves nothing there, either.
             let isolated = answer_remotely(&decoder, &remotes[0], &prompt, PrefixReuse::Isolate).await.unwrap();
             assert_eq!(isolated.0.stats.reused_rows, 0);
+        }
+    });
+}
+
+#[test]
+fn a_producer_that_shares_prefixes_reuses_them_for_other_nodes_that_name_the_same_realm() {
+    run(async {
+        let mut cluster = Cluster::new();
+        cluster.prefixes = PrefixScope::Cluster;
+        let producing = cluster.produce("producer", machine(KvLayout::Q8), None).await;
+        let decoder = machine_with(SHIPPED.to_vec(), KvLayout::Q8, |settings| settings.prefix_bytes_max = 0);
+        let remotes = ["one", "other"].map(|name| cluster.remote(name, &decoder, producing.address, &cluster.keys));
+        let prompt = random_tokens(8, 300);
+        let (_, expected) = answer(decoder.host.submit(request(&prompt, 6, PrefixReuse::Isolate)).await.unwrap()).await;
+        let secret = PrefixReuse::Within(Realm::from_secret([1; 32]));
+        let salted = PrefixReuse::Within(Realm::COMMON.divided_by(b"salt"));
+        // A secret realm and a salt divide what nodes share, and a request without any leaves nothing.
+        let cases = [
+            (0, PrefixReuse::Isolate, 0),
+            (0, PrefixReuse::Share, 0),
+            (1, PrefixReuse::Share, 256),
+            (1, secret, 0),
+            (1, salted, 0),
+            (0, salted, 256),
+        ];
+        for (node, reuse, reused) in cases {
+            let (handoff, _, tokens) = answer_remotely(&decoder, &remotes[node], &prompt, reuse).await.unwrap();
+            assert_eq!(handoff.stats.reused_rows, reused, "node {node}, {reuse:?}");
+            assert!(tokens == expected, "node {node}, {reuse:?}: other bits");
         }
     });
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
-    BringError, Compress, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings,
-    Shape, Trust,
+    BringError, Compress, Handoff, Member, Port, PrefixScope, Producer, ProducerNews, ProducerSettings, Remote,
+    RemoteSettings, Shape, Trust,
 };
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
@@ -56,6 +56,7 @@ pub struct Cluster {
     /// Of its producers.
     pub pace: Option<(NonZeroU64, PacedBy)>,
     pub compress: Compress,
+    pub prefixes: PrefixScope,
     /// Seconds by which the clocks of its lanes are ahead.
     pub ahead_s: Arc<AtomicU64>,
 }
@@ -120,6 +121,7 @@ impl Cluster {
             root,
             pace: None,
             compress: Compress::Auto,
+            prefixes: PrefixScope::Node,
             ahead_s: Arc::default(),
         }
     }
@@ -173,6 +175,7 @@ impl Cluster {
             stall_limit,
             pace: self.pace,
             compress: self.compress,
+            prefixes: self.prefixes,
         };
         let producer = Arc::new(Producer::new(machine.host.clone(), machine.shape.clone(), member, settings));
         let port = Port::open(at.unwrap_or("127.0.0.1:0".parse().unwrap())).await.unwrap();

@@ -6,7 +6,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
+use muser_cluster::handoff::{
+    Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
+};
 use muser_cluster::identity::{
     ClusterAuthority, ClusterFolder, Grant, NodeId, NodeIdentity, NodeKey, NodeName, Role, Roles,
 };
@@ -103,6 +105,7 @@ impl Cluster {
             stall_limit: Duration::from_secs(60),
             pace: None,
             compress: Compress::Auto,
+            prefixes: PrefixScope::Node,
         };
         let producer = Arc::new(Producer::new(host, self.shape.clone(), member, settings));
         let port = runtime.block_on(Port::open("127.0.0.1:0".parse().unwrap())).unwrap();
