@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use muser_wire::{
-    Accept, CancelReason, Codecs, FrameKind, HandoffId, HandoffPlan, HelloAck, Identity, KeyState, MacKeys, Message,
-    Node, PageCodec, Pages, Receiver, ReceiverEvent, ReceiverSettings, Request, VERSIONS, write_frame,
+    Accept, CancelReason, Codecs, FrameKind, HandoffId, HandoffPlan, HelloAck, Identity, KeyState, LaneBinding, MacKeys,
+    Message, Node, PageCodec, Pages, Receiver, ReceiverEvent, ReceiverSettings, Request, VERSIONS, write_frame,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -103,7 +103,7 @@ fn started(plan: &HandoffPlan) -> Receiver {
     let node = Node { boot_id: [1; 16], node_id: [2; 32], identity: Identity([[3; 32]; 5]) };
     let mut keys = MacKeys::default();
     keys.set(1, KEY, KeyState::Active);
-    let settings = ReceiverSettings { node, keys, pages_bytes_max: 1 << 16, stall_limit_ms: 1000 };
+    let settings = ReceiverSettings { node, lane: LaneBinding([4; 32]), keys, pages_bytes_max: 1 << 16, stall_limit_ms: 1000 };
     let mut receiver = Receiver::connect(settings, 0);
     let (version, codecs) = (VERSIONS.1, Codecs::ALL);
     let ack = HelloAck { version, node, concurrent_max: 1, codecs, frame_bytes_max: 1 << 16 };

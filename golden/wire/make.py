@@ -42,7 +42,7 @@ HANDOFF, NONCE, SENDER_NONCE, HELD = run(0xA0, 16), run(0x11, 32), run(0x55, 32)
 REALM = run(0x99, 32)
 RECEIVER, SENDER = node(1), run(0x81, 16) + run(0xC1, 32) + node(1)[48:]
 TOKENS = [5, 0x01020304, 0xFFFFFFFF]
-KEY = run(0x30, 32)
+KEY, LANE = run(0x30, 32), run(0x66, 32)
 
 # The page of 64 zeroes, packed: one literal 0, a match of 58 bytes at distance 1, and five literals.
 PACKED = bytes([0x1F, 0, 1, 0, 58 - 4 - 15, 0x50, 0, 0, 0, 0, 0])
@@ -57,7 +57,7 @@ assert len(binding) == 388
 root = blake3(binding, derive_key_context="muser 2026 handoff manifest v3").digest()
 root = blake3(root + blake3(pages).digest() + struct.pack("<Q", 0)).digest()
 TIMES = struct.pack("<5Q", 0x1112131415, 0x2122232425, 0x3132333435, 0xFFFFFFFFFFFFFFFF, 0x4142434445)
-mac = blake3(root + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES, key=KEY).digest()
+mac = blake3(LANE + root + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES, key=KEY).digest()
 
 detail = "zu viel los: übermorgen".encode()
 request = HANDOFF + struct.pack("<I", 9) + NONCE + struct.pack("<III", 60000, 3, 4) + HELD
@@ -70,7 +70,7 @@ frames = {
     "accept": frame(5, HANDOFF + SENDER_NONCE + struct.pack("<IIQQI", 4, 3, 2, 128, 1)),
     "pages": frame(6, pages),
     "progress": frame(7, HANDOFF + struct.pack("<II", 2, 3)),
-    "commit": frame(8, HANDOFF + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES + root + mac),
+    "commit": frame(8, HANDOFF + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES + LANE + root + mac),
     "installed": frame(9, HANDOFF),
     "cancel": frame(10, HANDOFF + struct.pack("<H", 2)),
     "ping": frame(11, struct.pack("<Q", 0x0102030405060708)),

@@ -74,6 +74,7 @@ async fn receive(sizes: &[usize]) -> Outcome<()> {
     let now_ms = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let settings = ReceiverSettings {
         node: node(1),
+        lane: lane.binding(),
         keys: mac_keys(),
         pages_bytes_max: FRAME_BYTES_MAX,
         stall_limit_ms: STALL_MS,
@@ -177,6 +178,7 @@ async fn send(folder: &str) -> Outcome<()> {
     let now_ms = || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let settings = SenderSettings {
         node: node(2),
+        lane: lane.binding(),
         keys: mac_keys(),
         codecs: Codecs::NONE_ONLY,
         concurrent_max: 1,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use muser_wire::LaneBinding;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -32,6 +33,9 @@ pub use refusal::{LaneError, PeerRefusal, Refusal};
 /// How long, and for how many bytes, a refused peer is listened to, so that it can read why.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: usize = 64 * 1024;
+
+/// Label of the exported value, of the form that RFC 5705 keeps for private use.
+const BINDING_LABEL: &[u8] = b"EXPERIMENTAL muser handoff lane";
 
 /// What both ends of lanes need.
 #[derive(Clone)]
@@ -69,6 +73,7 @@ pub struct Acceptor {
 /// An admitted connection: bytes in both directions, and who is at the other end.
 pub struct Lane {
     stream: TlsStream<TcpStream>,
+    binding: LaneBinding,
     peer: NodeFacts,
     /// By which the peer was admitted, and may stop being.
     settings: LaneSettings,
@@ -156,6 +161,12 @@ impl Lane {
         &self.peer
     }
 
+    /// Value that only the two ends of this connection know: what TLS exports (RFC 5705, RFC 8446 section 7.5) under the label
+    /// `EXPERIMENTAL muser handoff lane`, without a context. It stays the same when TLS renews its keys.
+    pub fn binding(&self) -> LaneBinding {
+        self.binding
+    }
+
     pub(crate) fn settings(&self) -> &LaneSettings {
         &self.settings
     }
@@ -189,9 +200,21 @@ async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted
         Err(error) => Err(error),
     };
     match heard.map_err(LaneError::of_handshake)? {
-        refusal::WELCOME => Ok(Lane { stream, peer, settings: settings.clone() }),
+        refusal::WELCOME => {
+            let binding = binding_of(&stream)?;
+            Ok(Lane { stream, binding, peer, settings: settings.clone() })
+        }
         verdict => Err(PeerRefusal::of_verdict(verdict).into()),
     }
+}
+
+/// What the connection exports for both of its ends.
+fn binding_of(stream: &TlsStream<TcpStream>) -> Result<LaneBinding, LaneError> {
+    let exported = match stream {
+        TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None),
+        TlsStream::Server(stream) => stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None),
+    };
+    exported.map(LaneBinding).map_err(|error| LaneError::Io(io::Error::other(error)))
 }
 
 async fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<NodeFacts, Refusal> {

@@ -13,7 +13,7 @@ use crate::context::{Context, TICK_MS};
 use crate::coverage::Mark;
 use crate::disk::Disk;
 use crate::keys::KeyTable;
-use crate::lane::{Lane, ReceiverEnd};
+use crate::lane::{Lane, ReceiverEnd, binding};
 use crate::producer::times;
 use crate::store::{Store, rows_of};
 use crate::violation::Violation;
@@ -154,11 +154,12 @@ impl Decoder {
         Choice::Wait
     }
 
-    /// Opens a connection for an attempt.
-    pub(crate) fn connect(&self, attempt: Attempt, context: &mut Context) -> ReceiverEnd {
+    /// Opens the connection with this number for an attempt.
+    pub(crate) fn connect(&self, attempt: Attempt, lane: u32, context: &mut Context) -> ReceiverEnd {
         let plan = context.shape.plan(1, 0).map_or(0, |plan| plan.body_bytes_min());
         let settings = ReceiverSettings {
             node: self.node,
+            lane: binding(lane),
             keys: self.keys.mac_keys(),
             pages_bytes_max: u32::try_from(plan).unwrap_or(u32::MAX) + context.random.u32(0..2000),
             stall_limit_ms: context.stall_limit_ms,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muser_wire::{Limits, Receiver, Sender};
+use muser_wire::{LaneBinding, Limits, Receiver, Sender};
 
 use crate::attempt::{Attempt, Excuse};
 use crate::context::{Context, STEP_MS_MAX, TICK_MS};
@@ -199,6 +199,11 @@ impl Lane {
             Some(Broken::HalfOpen(crate::fault::Ways::Both)) => self.vanish(),
         }
     }
+}
+
+/// What both ends of a lane know, and those of no other lane.
+pub(crate) fn binding(lane: u32) -> LaneBinding {
+    LaneBinding(*blake3::hash(&lane.to_le_bytes()).as_bytes())
 }
 
 /// How much of `output` is taken now.

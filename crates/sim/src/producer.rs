@@ -13,7 +13,7 @@ use crate::attempt::Excuse;
 use crate::context::{Context, TICK_MS};
 use crate::coverage::{Mark, mark_of_failure};
 use crate::keys::KeyTable;
-use crate::lane::{Lane, SenderEnd};
+use crate::lane::{Lane, SenderEnd, binding};
 use crate::shape::PageName;
 use crate::store::rows_of;
 use crate::violation::Violation;
@@ -78,11 +78,12 @@ impl Producer {
         self.frozen_until_ms = self.frozen_until_ms.min(now_ms);
     }
 
-    /// Takes a connection.
-    pub(crate) fn accept(&self, context: &mut Context) -> SenderEnd {
+    /// Takes the connection with this number.
+    pub(crate) fn accept(&self, lane: u32, context: &mut Context) -> SenderEnd {
         let least = context.shape.plan(1, 0).map_or(0, |plan| plan.body_bytes_min());
         let settings = SenderSettings {
             node: self.node,
+            lane: binding(lane),
             keys: self.keys.mac_keys(),
             codecs: self.codecs,
             concurrent_max: u32::try_from(self.concurrent_max).unwrap_or(u32::MAX),

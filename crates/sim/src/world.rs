@@ -307,10 +307,10 @@ impl World {
                 played = down.clone();
             }
         }
-        let sender = played.is_empty().then(|| self.producers[producer].accept(context));
-        let receiver = Some(self.decoders[decoder].connect(attempt, context));
         let id = self.next_lane;
         self.next_lane += 1;
+        let sender = played.is_empty().then(|| self.producers[producer].accept(id, context));
+        let receiver = Some(self.decoders[decoder].connect(attempt, id, context));
         context.say(|| format!("lane {id}: decoder {decoder} connects to producer {producer}"));
         let bite = [1, 7, 100, 10_000][context.random.usize(0..4)];
         let recording = played;
@@ -344,7 +344,7 @@ impl World {
             decoder: 0,
             producer,
             receiver: None,
-            sender: Some(self.producers[producer].accept(context)),
+            sender: Some(self.producers[producer].accept(id, context)),
             to_sender: Pipe::new(Direction::ToSender, Vec::new(), &mut context.random),
             to_receiver: Pipe::new(Direction::ToReceiver, Vec::new(), &mut context.random),
             excuses: BTreeSet::from([Excuse::Recording]),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::checklist::Checklist;
 use crate::codec::{Codecs, PageCodec, PagePacker};
 use crate::failure::Failure;
-use crate::manifest::{MacKeys, Manifest};
+use crate::manifest::{LaneBinding, MacKeys, Manifest};
 use crate::plan::HandoffPlan;
 use crate::reader::Frame;
 use crate::transfer::{Commit, Pages, Request};
@@ -78,17 +78,25 @@ impl Arrivals {
         }
     }
 
-    /// Checks a commit against everything that arrived.
-    pub(crate) fn check(&self, commit: &Commit, key_id: u32, keys: &MacKeys) -> Result<(), Failure> {
+    /// Checks a commit that came over `lane` against everything that arrived.
+    pub(crate) fn check(
+        &self,
+        commit: &Commit,
+        lane: &LaneBinding,
+        (key_id, keys): (u32, &MacKeys),
+    ) -> Result<(), Failure> {
         let missing = self.checklist.left();
         if missing > 0 {
             return Err(Failure::Incomplete { missing });
+        }
+        if commit.lane != *lane {
+            return Err(Failure::OtherLane);
         }
         let counted = (commit.frames, commit.stored_bytes) == (self.manifest.frames(), self.manifest.stored_bytes());
         if !counted || commit.root != self.manifest.root() {
             return Err(Failure::Manifest { frames: commit.frames, stored_bytes: commit.stored_bytes });
         }
-        if commit.mac != self.manifest.mac(keys.to_serve(key_id)?, &commit.times) {
+        if commit.mac != self.manifest.mac(keys.to_serve(key_id)?, lane, &commit.times) {
             return Err(Failure::Mac(key_id));
         }
         Ok(())

@@ -109,6 +109,9 @@ pub enum Failure {
         /// Pages that did not come.
         missing: u64,
     },
+    /// The commit was made for another connection than the one that it came over.
+    #[error("the manifest is of another lane: it was relayed, or sent again")]
+    OtherLane,
     /// The commit names other frames than arrived.
     #[error("committed {frames} frames and {stored_bytes} bytes, or another root than what arrived")]
     Manifest {
@@ -171,7 +174,7 @@ impl Failure {
             Self::Version { .. } => RefuseCode::Version,
             Self::Identity(_) => RefuseCode::Identity,
             Self::Incomplete { .. } | Self::Manifest { .. } => RefuseCode::BadManifest,
-            Self::Mac(_) => RefuseCode::BadMac,
+            Self::Mac(_) | Self::OtherLane => RefuseCode::BadMac,
             Self::Key(KeyError::Revoked(_)) => RefuseCode::RevokedKey,
             Self::Key(_) => RefuseCode::UnknownKey,
             Self::Expired { .. } => RefuseCode::Expired,

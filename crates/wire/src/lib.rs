@@ -34,7 +34,7 @@ pub use departures::{SendError, Sent};
 pub use failure::Failure;
 pub use header::{FRAME_VERSION, FrameError, FrameHeader, FrameKind, Limits};
 pub use hello::{Component, Hello, HelloAck, Identity, Node, VERSIONS};
-pub use manifest::{KeyError, KeyState, MacKeys, Manifest};
+pub use manifest::{KeyError, KeyState, LaneBinding, MacKeys, Manifest};
 pub use message::Message;
 pub use plan::{Framing, HandoffPlan, PlanError, layer_groups};
 pub use reader::{Frame, FrameReader, write_frame};

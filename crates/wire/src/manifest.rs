@@ -27,13 +27,19 @@ use crate::transfer::{Accept, Request, SenderTimes};
 /// | 384  | reused_rows       | `u32`                                                 |
 ///
 /// Root k + 1 is BLAKE3 over root k, the body digest of frame k, and k as `u64`. The MAC is BLAKE3 keyed with the key of
-/// that id over the last root, the number of frames and the stored bytes, `u64` each, and the [`SenderTimes`].
+/// that id over the [`LaneBinding`], the last root, the number of frames and the stored bytes, `u64` each, and the
+/// [`SenderTimes`].
 #[derive(Clone, Debug)]
 pub struct Manifest {
     root: blake3::Hash,
     frames: u64,
     stored_bytes: u64,
 }
+
+/// Value that both ends of one connection know and no other connection has: for TLS, what its exporter gives
+/// (RFC 5705). A manifest that was made for another connection, and relayed or sent again, does not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneBinding(pub [u8; 32]);
 
 /// The keys of manifests, by id.
 #[derive(Clone, Default)]
@@ -111,10 +117,11 @@ impl Manifest {
         self.stored_bytes
     }
 
-    /// The MAC over the frames so far and the sender's times. Comparing two takes the same time wherever they differ.
-    pub fn mac(&self, key: &[u8; 32], times: &SenderTimes) -> blake3::Hash {
+    /// The MAC over the lane, the frames so far and the sender's times. Comparing two takes the same time wherever they
+    /// differ.
+    pub fn mac(&self, key: &[u8; 32], lane: &LaneBinding, times: &SenderTimes) -> blake3::Hash {
         let mut mac = blake3::Hasher::new_keyed(key);
-        mac.update(self.root.as_bytes());
+        mac.update(&lane.0).update(self.root.as_bytes());
         mac.update(&self.frames.to_le_bytes()).update(&self.stored_bytes.to_le_bytes()).update(&times.to_bytes());
         mac.finalize()
     }

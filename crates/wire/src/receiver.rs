@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::header::{FrameKind, Limits};
 use crate::hello::{Hello, HelloAck, Node, VERSIONS};
 use crate::link::{Link, check_time};
-use crate::manifest::{KeyError, MacKeys, Manifest};
+use crate::manifest::{KeyError, LaneBinding, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
 use crate::refuse::{Cancel, CancelReason, Refuse};
@@ -30,6 +30,8 @@ use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 pub struct ReceiverSettings {
     /// This process.
     pub node: Node,
+    /// The connection.
+    pub lane: LaneBinding,
     /// Keys to begin handoffs with and to check their manifests.
     pub keys: MacKeys,
     /// Longest `Pages` body taken, in bytes; memory of this size is held while one arrives.
@@ -496,7 +498,7 @@ impl Receiver {
     fn on_commit(&mut self, commit: &Commit, now_ms: u64) -> Result<(), Failure> {
         let Some(handoff) = &self.handoff else { return Ok(()) };
         let (Some(arrivals), Some(accept)) = (&handoff.arrivals, &handoff.accept) else { return Ok(()) };
-        arrivals.check(commit, handoff.request.key_id, &self.settings.keys)?;
+        arrivals.check(commit, &self.settings.lane, (handoff.request.key_id, &self.settings.keys))?;
         self.events.push_back(ReceiverEvent::Complete(Stats {
             rows: accept.rows,
             reused_rows: accept.reused_rows,

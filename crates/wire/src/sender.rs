@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::header::Limits;
 use crate::hello::{Hello, HelloAck, Node, VERSIONS};
 use crate::link::{Link, check_time};
-use crate::manifest::{KeyError, MacKeys, Manifest};
+use crate::manifest::{KeyError, LaneBinding, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
 use crate::refuse::{Cancel, CancelReason, Refuse, RefuseCode};
@@ -31,6 +31,8 @@ const ANSWERS_BYTES_MAX: usize = 16 << 10;
 pub struct SenderSettings {
     /// This process.
     pub node: Node,
+    /// The connection.
+    pub lane: LaneBinding,
     /// Keys to sign manifests with.
     pub keys: MacKeys,
     /// Codecs to pack pages with, where the receiver has them too.
@@ -259,8 +261,9 @@ impl Sender {
             (work.manifest().frames(), work.manifest().stored_bytes(), work.manifest().root());
         match self.settings.keys.to_serve(request.key_id) {
             Ok(key) => {
-                let (handoff, mac) = (request.handoff, work.manifest().mac(key, &times));
-                self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, root, mac }));
+                let (handoff, lane) = (request.handoff, self.settings.lane);
+                let mac = work.manifest().mac(key, &lane, &times);
+                self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, lane, root, mac }));
                 (self.state, self.link.moved_ms) = (State::Committed, now_ms);
                 // The receiver may be done at the last moment. Its word on that is waited for like any other, or else this
                 // handoff's end would take down the next one on the connection.

@@ -4,6 +4,7 @@ use crate::HandoffId;
 use crate::body::{BodyError, Fields};
 use crate::codec::Codecs;
 use crate::header::FrameKind;
+use crate::manifest::LaneBinding;
 
 /// The receiver's wish: the rows of these tokens, but for the pages it holds.
 ///
@@ -134,8 +135,9 @@ pub struct Progress {
 /// | 16   | frames       | `u64`, `Pages` frames sent                           |
 /// | 24   | stored_bytes | `u64`, bytes of their pages as stored in the frames  |
 /// | 32   | times        | 40 bytes, see [`SenderTimes`]                        |
-/// | 72   | root         | 32 bytes, see [`Manifest`](crate::Manifest)          |
-/// | 104  | mac          | 32 bytes, see [`Manifest`](crate::Manifest)          |
+/// | 72   | lane         | 32 bytes, the [`LaneBinding`] of the connection      |
+/// | 104  | root         | 32 bytes, see [`Manifest`](crate::Manifest)          |
+/// | 136  | mac          | 32 bytes, see [`Manifest`](crate::Manifest)          |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The handoff.
@@ -146,6 +148,8 @@ pub struct Commit {
     pub stored_bytes: u64,
     /// Where the sender's time went.
     pub times: SenderTimes,
+    /// The connection over which it is sent.
+    pub lane: LaneBinding,
     /// The manifest's root.
     pub root: blake3::Hash,
     /// The manifest's MAC.
@@ -308,6 +312,7 @@ impl Commit {
         out.extend_from_slice(&self.frames.to_le_bytes());
         out.extend_from_slice(&self.stored_bytes.to_le_bytes());
         out.extend_from_slice(&self.times.to_bytes());
+        out.extend_from_slice(&self.lane.0);
         out.extend_from_slice(self.root.as_bytes());
         out.extend_from_slice(self.mac.as_bytes());
     }
@@ -319,6 +324,7 @@ impl Commit {
             frames: fields.u64()?,
             stored_bytes: fields.u64()?,
             times: SenderTimes::read(&mut fields)?,
+            lane: LaneBinding(fields.array()?),
             root: blake3::Hash::from_bytes(fields.array()?),
             mac: blake3::Hash::from_bytes(fields.array()?),
         };

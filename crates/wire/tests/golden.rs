@@ -2,8 +2,8 @@
 
 use muser_wire::{
     Accept, Cancel, CancelReason, Codecs, Commit, Component, Frame, FrameError, FrameReader, HandoffId, HandoffPlan,
-    Hello, HelloAck, Identity, Limits, Manifest, Message, Node, PagePacker, Pages, Progress, Refuse, RefuseCode,
-    Request, SenderTimes, write_frame,
+    Hello, HelloAck, Identity, LaneBinding, Limits, Manifest, Message, Node, PagePacker, Pages, Progress, Refuse,
+    RefuseCode, Request, SenderTimes, write_frame,
 };
 
 const LIMITS: Limits = Limits { request_bytes_max: 1 << 12, pages_bytes_max: 1 << 12 };
@@ -66,6 +66,8 @@ const ACCEPT: Accept = Accept {
     reused_rows: 1,
 };
 
+const LANE: LaneBinding = LaneBinding(run(0x66));
+
 const TIMES: SenderTimes = SenderTimes {
     queue_us: 0x11_1213_1415,
     compute_us: 0x21_2223_2425,
@@ -100,8 +102,9 @@ fn messages(entries: &[u8]) -> Vec<Message<'_>> {
             frames: manifest.frames(),
             stored_bytes: manifest.stored_bytes(),
             times: TIMES,
+            lane: LANE,
             root: manifest.root(),
-            mac: manifest.mac(&run(0x30), &TIMES),
+            mac: manifest.mac(&run(0x30), &LANE, &TIMES),
         }),
         Message::Installed(HANDOFF),
         Message::Cancel(Cancel { handoff: HANDOFF, reason: CancelReason::Superseded }),

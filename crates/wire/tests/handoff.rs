@@ -4,8 +4,8 @@ mod common;
 
 use common::{Scene, Seen, keys, node, receiver_settings, sender_settings};
 use muser_wire::{
-    Accept, Commit, Failure, FrameHeader, FrameKind, KeyError, KeyState, Limits, Manifest, Message, Pages, Receiver,
-    ReceiverSettings, Sender, SenderEvent, write_frame,
+    Accept, Commit, Failure, FrameHeader, FrameKind, KeyError, KeyState, LaneBinding, Limits, Manifest, Message, Pages,
+    Receiver, ReceiverSettings, Sender, SenderEvent, write_frame,
 };
 
 /// A scene and the bytes that its sender sent.
@@ -185,12 +185,29 @@ fn a_well_signed_commit_before_all_pages_is_never_complete() {
         frames: manifest.frames(),
         stored_bytes: manifest.stored_bytes(),
         times: common::TIMES,
+        lane: common::LANE,
         root: manifest.root(),
-        mac: manifest.mac(&[9; 32], &common::TIMES),
+        mac: manifest.mac(&[9; 32], &common::LANE, &common::TIMES),
     })
     .write_frame(&mut signed);
     let failure = assert_refused(&replay(&scene, receiver_settings(&scene), &signed, 7), "incomplete");
     assert!(matches!(failure, Failure::Incomplete { .. }), "{failure:?}");
+}
+
+#[test]
+fn a_manifest_that_is_relayed_over_another_lane_is_refused_by_name_and_under_the_name_of_that_lane_by_its_mac() {
+    let (scene, stream) = recorded(5);
+    let other = LaneBinding([0x1B; 32]);
+    let settings = || ReceiverSettings { lane: other, ..receiver_settings(&scene) };
+    assert_eq!(assert_refused(&replay(&scene, settings(), &stream, 5), "relayed"), Failure::OtherLane);
+    // Whoever relays it knows both lanes, and not the key.
+    let mut frames = frames(&stream);
+    let commit = frames.iter_mut().find(|frame| kind(frame) == FrameKind::Commit).unwrap();
+    let mut body = commit[24..commit.len() - 32].to_vec();
+    body[72..104].copy_from_slice(&other.0);
+    *commit = with_body(commit, &body);
+    let failure = assert_refused(&replay(&scene, settings(), &frames.concat(), 5), "relayed under another name");
+    assert_eq!(failure, Failure::Mac(common::KEY_ID));
 }
 
 /// Bytes of the pages in a `Pages` body.
@@ -227,8 +244,12 @@ fn a_byte_changed_under_a_valid_digest_is_caught_at_the_commit_at_last() {
                 let failure =
                     assert_refused(&replay(&scene, receiver_settings(&scene), &altered.concat(), seed), &what);
                 at_commit += u32::from(matches!(failure, Failure::Manifest { .. }));
-                if kind(frame) == FrameKind::Commit && (32..72).contains(&at) {
-                    assert!(matches!(failure, Failure::Mac(_)), "{what}: {failure:?}");
+                match at {
+                    32..72 if kind(frame) == FrameKind::Commit => {
+                        assert!(matches!(failure, Failure::Mac(_)), "{what}: {failure:?}");
+                    }
+                    72..104 if kind(frame) == FrameKind::Commit => assert_eq!(failure, Failure::OtherLane, "{what}"),
+                    _ => {}
                 }
             }
         }

@@ -25,7 +25,7 @@ use super::report::ProducerNews;
 use super::session::{Session, Work, turn_away};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
 use crate::identity::NodeId;
-use crate::lane::Acceptor;
+use crate::lane::{Acceptor, Lane};
 use crate::pacing::{Pace, PacedBy};
 use crate::random;
 
@@ -234,9 +234,10 @@ impl Producer {
         self.settings.stall_limit
     }
 
-    pub(super) fn sender_settings(&self) -> SenderSettings {
+    pub(super) fn sender_settings(&self, lane: &Lane) -> SenderSettings {
         SenderSettings {
             node: self.member.node,
+            lane: lane.binding(),
             keys: self.member.keys.macs.clone(),
             codecs: self.compression().offered(),
             concurrent_max: self.settings.concurrent_max,
@@ -324,7 +325,6 @@ impl Producer {
     }
 }
 
-/// True if a connection failed, and not the listening.
 impl PrefixScope {
     /// The realm of the pages of a request.
     fn realm(self, asker: NodeId, request: &Request) -> Realm {
@@ -336,6 +336,7 @@ impl PrefixScope {
     }
 }
 
+/// True if a connection failed, and not the listening.
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

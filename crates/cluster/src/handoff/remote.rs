@@ -318,6 +318,7 @@ impl Remote {
         let clock = Clock::start();
         let settings = ReceiverSettings {
             node: self.member.node,
+            lane: lane.binding(),
             // Those of each moment come with each request.
             keys: MacKeys::default(),
             pages_bytes_max: PAGES_BYTES_MAX,

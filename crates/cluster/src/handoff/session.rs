@@ -117,7 +117,7 @@ impl<'a> Session<'a> {
         let unsent_bytes = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
         socket::watch(&lane);
         socket::bound_unsent(&lane, unsent_bytes);
-        let sender = Sender::new(producer.sender_settings(), clock.now_ms()).admitting(lane.peer().id.0);
+        let sender = Sender::new(producer.sender_settings(&lane), clock.now_ms()).admitting(lane.peer().id.0);
         let (inbox, packer, keys, work) = (Inbox::new(READ_BYTES), PagePacker::default(), None, None);
         Self {
             producer,
@@ -436,7 +436,7 @@ impl Work {
 
 /// Tells a node that it has lanes enough, and ends the one that it opened.
 pub(super) async fn turn_away(producer: &Producer, mut lane: Lane) {
-    let mut sender = Sender::new(producer.sender_settings(), 0);
+    let mut sender = Sender::new(producer.sender_settings(&lane), 0);
     sender.turn_away(RefuseCode::Busy, RETRY_MS, "all lanes that this node may have are busy");
     // It hears it or not.
     let _ = timeout(TURN_AWAY_LIMIT, lane.write_all(sender.output())).await;

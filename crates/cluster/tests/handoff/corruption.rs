@@ -6,7 +6,8 @@ use muser_cluster::handoff::{BringError, Remote};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_wire::{
-    Failure, Frame, FrameHeader, FrameKind, HandoffId, Manifest, Message, Node, Pages, Request, RequestError,
+    Failure, Frame, FrameHeader, FrameKind, HandoffId, LaneBinding, Manifest, Message, Node, Pages, Request,
+    RequestError,
 };
 
 use crate::middle::{Content, From, Meddler, stand_between};
@@ -20,6 +21,8 @@ const ISOLATED: PrefixReuse = PrefixReuse::Isolate;
 enum Forgery {
     /// Nothing.
     Honest,
+    /// Only the commit is called by the decoder's lane.
+    Rename,
     /// A bit of the first page of the group is another, in its first frame.
     Flip(u8),
     /// The first two pages of the group's first frame that has two are exchanged.
@@ -37,6 +40,8 @@ struct Forger {
     forgery: Arc<Mutex<Forgery>>,
     /// Whether the commit names what was sent instead of what was to be sent.
     adjusts_commit: bool,
+    /// The decoder's lane, by which a forged commit is called. An honest one names the producer's.
+    near: LaneBinding,
     nodes: [Option<Node>; 2],
     request: Option<Request>,
     manifest: Option<Manifest>,
@@ -49,7 +54,8 @@ impl Forger {
     fn new(forgery: &Arc<Mutex<Forgery>>, adjusts_commit: bool) -> Self {
         let forgery = Arc::clone(forgery);
         let (nodes, request, manifest) = ([None, None], None, None);
-        Self { forgery, adjusts_commit, nodes, request, manifest, touched: false, recorded: Vec::new() }
+        let (near, touched, recorded) = (LaneBinding([0; 32]), false, Vec::new());
+        Self { forgery, adjusts_commit, near, nodes, request, manifest, touched, recorded }
     }
 
     /// What is sent on instead of a frame of the producer, once the producer has accepted.
@@ -106,6 +112,10 @@ impl Forger {
     fn commit(&self, body: &[u8]) -> Vec<u8> {
         let Message::Commit(mut commit) = message(FrameKind::Commit, body) else { unreachable!() };
         let manifest = self.manifest.as_ref().unwrap();
+        if *self.forgery.lock().unwrap() == Forgery::Honest {
+            return body.to_vec();
+        }
+        commit.lane = self.near;
         if self.adjusts_commit {
             (commit.frames, commit.stored_bytes, commit.root) =
                 (manifest.frames(), manifest.stored_bytes(), manifest.root());
@@ -141,6 +151,10 @@ impl Forger {
 }
 
 impl Meddler for Forger {
+    fn opened(&mut self, near: LaneBinding) {
+        self.near = near;
+    }
+
     fn meddle(&mut self, from: From, kind: FrameKind, body: &[u8]) -> Vec<Content> {
         match message(kind, body) {
             Message::Hello(hello) => self.nodes[0] = Some(hello.node),
@@ -178,8 +192,10 @@ fn stored_bytes(body: &[u8]) -> Vec<usize> {
 struct Scene {
     cluster: Cluster,
     decoder: Machine,
-    /// `None` while the decoder is restarted.
+    /// By way of the forger; `None` while the decoder is restarted.
     remote: Option<Remote>,
+    /// To the producer itself.
+    direct: Remote,
     forgery: Arc<Mutex<Forgery>>,
     middle: std::net::SocketAddr,
     _producing: crate::world::Producing,
@@ -193,7 +209,8 @@ impl Scene {
         let forgery = Arc::new(Mutex::new(Forgery::Honest));
         let middle = stand_between(&cluster, producing.address, Forger::new(&forgery, adjusts_commit)).await;
         let remote = Some(cluster.remote("decoder", &decoder, middle, &cluster.keys));
-        Self { cluster, decoder, remote, forgery, middle, _producing: producing }
+        let direct = cluster.remote("direct", &decoder, producing.address, &cluster.keys);
+        Self { cluster, decoder, remote, direct, forgery, middle, _producing: producing }
     }
 
     /// Tries a handoff under a forgery, and checks that nothing has come of it.
@@ -209,10 +226,9 @@ impl Scene {
         }
     }
 
-    /// Answers with the producer, and checks that the bits are those of an answer without.
+    /// Answers with the producer, without anybody between, and checks that the bits are those of an answer without.
     async fn is_right(&self, prompt: &[u32]) {
-        let (_, reused, found) =
-            answer_remotely(&self.decoder, self.remote.as_ref().unwrap(), prompt, ISOLATED).await.unwrap();
+        let (_, reused, found) = answer_remotely(&self.decoder, &self.direct, prompt, ISOLATED).await.unwrap();
         let local = self.decoder.host.submit(request(prompt, 6, ISOLATED)).await.unwrap();
         assert!(found == answer(local).await.1 && reused == prompt.len() - 1);
     }
@@ -238,6 +254,21 @@ fn a_page_changed_under_valid_checksums_never_counts_and_the_next_handoff_does()
                     scene.is_right(&prompt).await;
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn a_handoff_that_is_relayed_whole_by_the_thief_of_both_certificates_is_refused_as_of_another_lane() {
+    run(async {
+        let scene = Scene::new(Attention::Windowed, false).await;
+        for seed in 1..4 {
+            let prompt = tokens(seed, 300);
+            assert_eq!(scene.failure(Forgery::Honest, &prompt).await, Failure::OtherLane);
+            // He is at an end of both lanes, and knows what either is called.
+            let failure = scene.failure(Forgery::Rename, &prompt).await;
+            assert!(matches!(failure, Failure::Mac(_)), "{failure:?}");
+            scene.is_right(&prompt).await;
         }
     });
 }
@@ -270,7 +301,7 @@ fn a_handoff_that_is_sent_again_never_counts_not_even_behind_a_restart_of_the_de
             let mut scene = Scene::new(Attention::Windowed, adjusts_commit).await;
             let prompt = tokens(5, 300);
             for restarted in [false, true] {
-                scene.is_right(&prompt).await;
+                assert_eq!(scene.failure(Forgery::Honest, &prompt).await, Failure::OtherLane);
                 if restarted {
                     // Another run of the node: another boot id, the same folder, keys and ledger.
                     scene.remote = None;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use muser_cluster::identity::{ClusterFolder, Role};
 use muser_cluster::lane::{Acceptor, Connector, Lane, Wanted};
-use muser_wire::{Frame, FrameKind, FrameReader, Limits, write_frame};
+use muser_wire::{Frame, FrameKind, FrameReader, LaneBinding, Limits, write_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::TcpListener;
 
@@ -25,6 +25,9 @@ pub type Content = (FrameKind, Vec<u8>);
 
 /// Says what is sent on instead of a frame.
 pub trait Meddler: Send {
+    /// Hears the binding of a decoder's lane that was opened.
+    fn opened(&mut self, _near: LaneBinding) {}
+
     fn meddle(&mut self, from: From, kind: FrameKind, body: &[u8]) -> Vec<Content>;
 }
 
@@ -64,6 +67,7 @@ pub async fn stand_between_as(
         loop {
             let (tcp, _) = listener.accept().await.unwrap();
             let near = acceptor.accept(tcp).await.unwrap();
+            meddler.lock().unwrap().opened(near.binding());
             let connector = Connector::new(&far.load_identity().unwrap(), settings.clone()).unwrap();
             let far = connector.connect(producer, Wanted { role: Role::Producer, id: None }).await.unwrap();
             let ((from_near, to_near), (from_far, to_far)) = (split(near), split(far));

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use muser_wire::{
-    Acceptance, Codecs, Failure, HandoffId, HandoffPlan, HelloAck, Identity, KeyState, MacKeys, Node, Receiver,
-    ReceiverEvent, ReceiverSettings, Request, Sender, SenderSettings, SenderTimes, Stats, layer_groups,
+    Acceptance, Codecs, Failure, HandoffId, HandoffPlan, HelloAck, Identity, KeyState, LaneBinding, MacKeys, Node,
+    Receiver, ReceiverEvent, ReceiverSettings, Request, Sender, SenderSettings, SenderTimes, Stats, layer_groups,
 };
 
 pub const KEY_ID: u32 = 4;
 /// What every sender says of its time.
 pub const TIMES: SenderTimes =
     SenderTimes { queue_us: 1, compute_us: 20_000, pack_us: 300, send_busy_us: 4000, send_wall_us: 50_000 };
+/// The connection of both ends.
+pub const LANE: LaneBinding = LaneBinding([0x1A; 32]);
 pub type PageBytes = BTreeMap<(u16, u32), Vec<u8>>;
 
 /// What one handoff moves.
@@ -45,12 +47,13 @@ pub fn keys(byte: u8, state: KeyState) -> MacKeys {
 
 pub fn receiver_settings(scene: &Scene) -> ReceiverSettings {
     let (node, keys) = (node(1), keys(9, KeyState::Active));
-    ReceiverSettings { node, keys, pages_bytes_max: scene.body_bytes_max, stall_limit_ms: 1000 }
+    ReceiverSettings { node, lane: LANE, keys, pages_bytes_max: scene.body_bytes_max, stall_limit_ms: 1000 }
 }
 
 pub fn sender_settings() -> SenderSettings {
     SenderSettings {
         node: node(2),
+        lane: LANE,
         keys: keys(9, KeyState::VerifyOnly),
         codecs: Codecs::ALL,
         concurrent_max: 1,
