@@ -89,6 +89,10 @@ impl Connector {
         Ok(Self { tls: TlsConnector::from(Arc::new(config)), settings })
     }
 
+    pub(crate) fn settings(&self) -> &LaneSettings {
+        &self.settings
+    }
+
     /// Opens a lane to the node at `address`.
     ///
     /// # Errors

@@ -157,6 +157,8 @@ impl RemotePrefill {
         let mut source = Source::default();
         let mut left: Vec<&Remote> = Vec::with_capacity(self.producers.len());
         for remote in &self.producers {
+            // What is kept of a node that lost its trust is not there for this request, wherever it is computed.
+            remote.take_back_lost(host).await;
             if !self.auditor.excludes(remote.address()).await {
                 left.push(remote);
             }
@@ -191,7 +193,10 @@ impl RemotePrefill {
                 Brought::All(installed) => match host.submit_installed(request.clone(), *installed).await {
                     Ok(answer) => return Ok(Begun { answer, source, watch: None }),
                     // Asked in the engine's turn: they were brought, and may not be used any more.
-                    Err(Refused::Untrusted(reason)) => source.lose(&reason.to_string()),
+                    Err(Refused::Untrusted(reason)) => {
+                        remote.take_back_lost(host).await;
+                        source.lose(&reason.to_string());
+                    }
                     Err(refused) => return Err(refused.into()),
                 },
                 Brought::Quarantined => continue,
@@ -261,6 +266,9 @@ impl RemotePrefill {
         };
         let brought = remote.bring_telling(&mut installation, &mut heard).await;
         drop(under_way);
+        if brought.is_err() {
+            remote.take_back_lost(host).await;
+        }
         let checked = match brought {
             Ok(handoff) => {
                 let installed = installation.finish();

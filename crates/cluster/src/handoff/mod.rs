@@ -9,6 +9,7 @@ mod bytes;
 mod compression;
 mod handshakes;
 mod inbox;
+mod judgement;
 mod lanes;
 mod producer;
 mod remote;
@@ -36,6 +37,7 @@ use trust::Keys;
 
 pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
+pub use judgement::Evidence;
 pub use producer::{Port, PrefixScope, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};

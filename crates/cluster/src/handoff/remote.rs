@@ -1,9 +1,10 @@
 //! The end that asks: a prompt's missing pages are brought into an installation, all of them or none that counts.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::engine::Installation;
+use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker};
 use muser_wire::{
     CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
@@ -14,7 +15,7 @@ use tokio::time::{Interval, interval, timeout};
 use super::inbox::Inbox;
 use super::trust::{Standing, TrustError};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
-use crate::identity::NodeId;
+use crate::identity::{NodeFacts, NodeId};
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use crate::quarantine::{Quarantine, QuarantineError};
@@ -28,6 +29,8 @@ const TICK: Duration = Duration::from_millis(250);
 const FORGET_MARGIN_MS: u64 = 60_000;
 /// Lanes that are kept open for the next handoff, and for how long. Producers keep them for twice as long.
 const IDLE_LANES: usize = 4;
+/// Certificates whose pages are kept at one address; those of older ones are taken back.
+const MAKERS_MAX: usize = 64;
 const IDLE_MAX: Duration = Duration::from_secs(300);
 /// The protocol's own end of a handoff says more, and comes within this time.
 const GRACE: Duration = Duration::from_secs(1);
@@ -57,6 +60,8 @@ pub struct Remote {
     /// Since this was made.
     steady: Clock,
     idle: Mutex<Vec<Link>>,
+    /// Certificates of the nodes whose pages came, the oldest first, until these are taken back.
+    makers: Mutex<Vec<NodeFacts>>,
 }
 
 /// A lane with its state machine, between two handoffs.
@@ -221,8 +226,8 @@ impl Remote {
         clock: UnixClock,
         settings: RemoteSettings,
     ) -> Self {
-        let (quarantine, steady, idle) = (None, Clock::start(), Mutex::new(Vec::new()));
-        Self { connector, shape, member, ledger, clock, settings, quarantine, steady, idle }
+        let (quarantine, steady, idle, makers) = (None, Clock::start(), Mutex::default(), Mutex::default());
+        Self { connector, shape, member, ledger, clock, settings, quarantine, steady, idle, makers }
     }
 
     /// Asks nobody who is quarantined.
@@ -262,6 +267,34 @@ impl Remote {
         let (began, limit) = (Instant::now(), self.settings.expires_in);
         let asking = self.ask(installation, listener, began);
         timeout(limit.saturating_add(GRACE), asking).await.unwrap_or(Err(BringError::Late { limit }))
+    }
+
+    /// Has `host` take back the pages of every node that answered here and was revoked or quarantined since, by whichever
+    /// process. To be called before kept pages may be used; it reads lists that changed.
+    pub async fn take_back_lost(&self, host: &EngineHost) {
+        let makers = self.makers().clone();
+        let kept = makers.len().saturating_sub(MAKERS_MAX);
+        for (index, facts) in makers.into_iter().enumerate() {
+            let (member, lane) = (&self.member, self.connector.settings().clone());
+            let standing = Standing::of_certificate(member, facts.clone(), lane, self.quarantine.clone());
+            if index < kept || standing.voids_earlier_pages().await {
+                // In this order: whoever does not find it here any more comes to the engine behind the order.
+                host.take_back(Maker(facts.id.0));
+                self.makers().retain(|known| *known != facts);
+            }
+        }
+    }
+
+    /// Remembers whose pages came.
+    fn came_from(&self, peer: &NodeFacts) {
+        let mut makers = self.makers();
+        if !makers.contains(peer) {
+            makers.push(peer.clone());
+        }
+    }
+
+    fn makers(&self) -> MutexGuard<'_, Vec<NodeFacts>> {
+        self.makers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks on a lane that was kept, or on a new one, having begun at a moment from which the time counts.
@@ -369,6 +402,7 @@ impl Remote {
                 Some(ReceiverEvent::Complete(stats)) => {
                     // Much may have changed while it came. The engine asks again when the pages are to become visible.
                     standing.current(Some(key_id)).await?;
+                    self.came_from(link.lane.peer());
                     // A producer that is told so and ends before this side has heard its own words out costs the lane alone.
                     link.receiver.installed()?;
                     return Ok(stats);
@@ -442,7 +476,7 @@ impl Remote {
         self.ledger.time((self.clock)().saturating_mul(1000), self.steady.now_ms())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Link>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
-//! Trust in a peer: its certificate's time, deny-list, quarantine and MAC keys, judged in one place ([`Standing`]) whenever
-//! it counts: when a handoff is asked for, when it is committed, and when its pages are to become visible.
+//! Trust in a peer: its certificate's time, deny-list, quarantine and MAC keys, gathered here ([`Standing`]) and judged by one
+//! function ([`Evidence::judge`]) whenever it counts: when a handoff is asked for, when it is committed, and when its pages
+//! are to become visible; and, as far as it concerns pages that came before, whenever kept ones may be used.
 //!
 //! Files are read again whenever they change, so that a rotation or a revocation counts from the next handoff on, and for one
 //! under way at its end. A file that cannot be read stops handoffs until it can: nothing that was known before is used
@@ -12,6 +13,7 @@ use muser_engine::engine::Voucher;
 use muser_wire::{KeyError, KeyState as WireKeyState, MacKeys};
 
 use super::Member;
+use super::judgement::Evidence;
 use crate::files::{Content, Watched};
 use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
 use crate::keys::{KeyFileError, KeyRing, KeyState};
@@ -128,7 +130,16 @@ impl Trust {
 impl Standing {
     /// The peer of this lane, as `member` sees it.
     pub(super) fn of(member: &Member, lane: &Lane, quarantine: Option<Arc<Quarantine>>) -> Self {
-        let (peer, lane) = (lane.peer().clone(), lane.settings().clone());
+        Self::of_certificate(member, lane.peer().clone(), lane.settings().clone(), quarantine)
+    }
+
+    /// A node by a certificate that it had on a lane with these settings.
+    pub(super) fn of_certificate(
+        member: &Member,
+        peer: NodeFacts,
+        lane: LaneSettings,
+        quarantine: Option<Arc<Quarantine>>,
+    ) -> Self {
         Self { peer, lane, member: member.clone(), quarantine, failure: Arc::default() }
     }
 
@@ -148,26 +159,36 @@ impl Standing {
             quarantine.lookup(self.peer.id).await?;
         }
         let keys = self.member.keys().await?;
-        self.judge(key, &keys)?;
+        self.judge(key.map(|key| (key, &*keys)))?;
         Ok(keys)
     }
 
     /// The judgement, by what was last read of the files, and by the clock.
-    fn judge(&self, key: Option<u32>, keys: &Keys) -> Result<(), TrustError> {
-        let NodeFacts { id, not_before_unix_s, not_after_unix_s, .. } = self.peer;
-        let now_unix_s = (self.lane.clock)();
-        if !(not_before_unix_s..=not_after_unix_s).contains(&now_unix_s) {
-            let (from_unix_s, until_unix_s) = (not_before_unix_s, not_after_unix_s);
-            return Err(TrustError::OutOfTime { id, from_unix_s, until_unix_s, now_unix_s });
+    fn judge(&self, key: Option<(u32, &Keys)>) -> Result<(), TrustError> {
+        let evidence = Evidence {
+            peer: &self.peer,
+            now_unix_s: (self.lane.clock)(),
+            revoked: self.deny_lists().find_map(|list| list.known(&self.peer)),
+            quarantined: self.quarantine.as_ref().is_some_and(|quarantine| quarantine.known(self.peer.id)),
+            key: key.map(|(id, keys)| (id, &keys.macs)),
+        };
+        evidence.judge()
+    }
+
+    /// True if pages that the peer sent before are to be taken back, by the lists as they are now. One that cannot be read
+    /// stops handoffs, and takes nothing back.
+    pub(super) async fn voids_earlier_pages(&self) -> bool {
+        for list in self.deny_lists() {
+            drop(list.lookup(&self.peer).await);
         }
-        let lists = [Some(&self.lane.revocations), self.member.trust.as_ref().map(|trust| &trust.revocations)];
-        if let Some(revoked) = lists.into_iter().flatten().find_map(|list| list.known(&self.peer)) {
-            return Err(TrustError::Revoked { id, revoked });
+        if let Some(quarantine) = &self.quarantine {
+            drop(quarantine.lookup(self.peer.id).await);
         }
-        if self.quarantine.as_ref().is_some_and(|quarantine| quarantine.known(id)) {
-            return Err(TrustError::Quarantined(id));
-        }
-        key.map_or(Ok(()), |key| keys.macs.to_serve(key).map(drop).map_err(TrustError::from))
+        self.judge(None).is_err_and(|error| error.concerns_earlier_pages())
+    }
+
+    fn deny_lists(&self) -> impl Iterator<Item = &Arc<Revocations>> {
+        [Some(&self.lane.revocations), self.member.trust.as_ref().map(|trust| &trust.revocations)].into_iter().flatten()
     }
 
     /// Answers for what the peer sends with this key, in the engine's turn.
@@ -179,7 +200,7 @@ impl Standing {
             }
             let keys =
                 asked.member.trust.as_ref().map_or_else(|| Arc::clone(&asked.member.keys), |trust| trust.known_keys());
-            asked.judge(Some(key), &keys).map_err(|error| error.to_string())
+            asked.judge(Some((key, &keys))).map_err(|error| error.to_string())
         };
         Voucher::new(ask).renewed_by(move || {
             let standing = renewed.clone();

@@ -316,3 +316,24 @@ fn a_certificate_that_ends_takes_its_open_lanes_with_it() {
         assert!(matches!(failed, BringError::Lane(_)), "{failed:?}");
     });
 }
+
+#[test]
+fn kept_pages_of_a_revoked_or_quarantined_node_are_taken_back_and_those_of_an_expired_certificate_or_key_stay() {
+    run(async {
+        for change in Change::ALL {
+            let pair = Pair::guarded(None).await;
+            let (prompt, host) = (random_tokens(1, 200), &pair.decoder.host);
+            answer_remotely(&pair.decoder, &pair.remote, &prompt, PrefixReuse::Share).await.unwrap();
+            let reused = async || answer(host.submit(request(&prompt, 2, PrefixReuse::Share)).await.unwrap()).await.0;
+            pair.remote.take_back_lost(host).await;
+            assert_eq!(reused().await, 192, "{change:?}, before");
+            change.make(&pair);
+            pair.remote.take_back_lost(host).await;
+            let stays = matches!(change, Change::Key | Change::Expiry);
+            assert_eq!(reused().await, if stays { 192 } else { 0 }, "{change:?}");
+            // What was computed here since stays.
+            pair.remote.take_back_lost(host).await;
+            assert_eq!(reused().await, 192, "{change:?}, afterwards");
+        }
+    });
+}

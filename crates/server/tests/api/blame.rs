@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use muser_cluster::identity::{ClusterFolder, NodeFacts, Revoked};
+use muser_cluster::quarantine::Quarantined;
 use muser_server::Fallback;
 use muser_weights::gguf::Gguf;
 use serde_json::{Value, json};
@@ -94,4 +96,42 @@ fn a_prompt_that_a_producer_cannot_take_is_no_failure_of_it() {
     let name = format!("muser:handoff_failures_total{{producer=\"{address}\"}} ");
     let failures = metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap();
     assert_eq!(failures.parse::<f64>().unwrap(), 0.0, "{metrics}");
+}
+
+/// Takes the trust in a node away, as another process does in the decoder's folder.
+fn distrust(way: &str, folder: &ClusterFolder, facts: &NodeFacts) {
+    let revoke = |revoked| folder.load_revocations().unwrap().revoke(revoked, 1).unwrap();
+    match way {
+        "node" => revoke(Revoked::Node(facts.id)),
+        "serial" => revoke(Revoked::Serial(facts.serial)),
+        _ => {
+            let (node, model, found) = (facts.id, [0; 32], "it".to_owned());
+            let entry = Quarantined { node, since_unix_s: 1, model, layer: 0, position: 0, found };
+            folder.load_quarantine().unwrap().add(entry).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_node_that_was_revoked_or_quarantined_elsewhere_is_gone_and_what_others_sent_is_not() {
+    let (cluster, runtime, alone) = (Cluster::new(), runtime(), World::shipped());
+    for way in ["node", "serial", "quarantine"] {
+        let names = ["lost", "other"].map(|name| format!("{name}-{way}"));
+        let addresses = names.each_ref().map(|name| cluster.produce_as(&runtime, name, (&shipped(), 512)).0);
+        let settings = (Fallback::Local, Duration::from_secs(30));
+        let world = cluster.serve_by(&addresses, settings, (0.0, Arc::new(|| 0)));
+        let prompts = [tokens(1, 300), tokens(2, 300)];
+        // Whoever was never measured is tried.
+        for (prompt, name) in prompts.iter().zip(&names) {
+            assert_eq!(&ask(&world, prompt).1["kv_producer"], name);
+            assert_eq!(ask(&world, prompt).1["cache_n"], 256);
+        }
+        let facts = cluster.folder_of(&names[0]).load_identity().unwrap().facts().clone();
+        distrust(way, &cluster.folder_of(&Cluster::decoder(&addresses)), &facts);
+        for (prompt, held) in prompts.iter().zip([0, 256]) {
+            let (text, times) = ask(&world, prompt);
+            assert_eq!(times["cache_n"], held, "{way}: {times}");
+            assert_eq!(text, ask(&alone, prompt).0, "{way}");
+        }
+    }
 }
