@@ -116,7 +116,7 @@ impl Installation {
     /// nobody who was named are [`Maker::UNNAMED`]'s.
     pub fn comes_from(&mut self, maker: Maker, voucher: Voucher) {
         self.detached.set_makers(maker.into());
-        self.provenance.voucher = Some(voucher);
+        self.provenance.vouched_for_by(voucher);
     }
 
     /// Copies a page in canonical form into place.
@@ -156,7 +156,7 @@ impl Installed {
 
     /// Reads again what decides if these pages may be used; see [`Voucher::renew`].
     pub async fn renew_trust(&self) {
-        if let Some(voucher) = &self.provenance.voucher {
+        if let Some(voucher) = self.provenance.voucher() {
             voucher.renew().await;
         }
     }
@@ -222,7 +222,7 @@ impl Engine {
         }
         self.make_room_for_installation(rows, held_pages)?;
         let spec = Arc::clone(&self.spec);
-        let (pool, provenance) = (self.pool.clone(), self.provenance());
+        let (pool, provenance) = (self.pool.clone(), self.taken_back.begin());
         Ok(Installation { detached, spec, tokens, held_pages, held_name, reuse, arrived: 0, pool, provenance })
     }
 
@@ -241,7 +241,7 @@ impl Engine {
         beginning.share_into(&mut detached, |page| page < held_pages);
         self.make_room_for_installation(tokens.len(), held_pages)?;
         let held_name = muser_kv::names_of(&self.settings.identity, &tokens[..held_pages * PAGE_ROWS]).last();
-        let (pool, provenance, reuse) = (self.pool.clone(), self.provenance(), beginning.reuse());
+        let (pool, provenance, reuse) = (self.pool.clone(), self.taken_back.begin(), beginning.reuse());
         Ok(Installation { detached, spec, tokens, held_pages, held_name, reuse, arrived: 0, pool, provenance })
     }
 
@@ -265,11 +265,6 @@ impl Engine {
             }
             sequence
         })
-    }
-
-    /// Of an installation that begins now.
-    fn provenance(&self) -> Provenance {
-        Provenance { epoch: self.taken_back.epoch(), voucher: None }
     }
 
     /// Gives up kept prefixes until the pages fit that `rows` rows lack behind those that are held.

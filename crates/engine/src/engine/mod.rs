@@ -48,8 +48,7 @@ use crate::sampler::{Sampler, SamplerWorkspace};
 pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
 pub use export::{Export, PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
-use provenance::TakenBack;
-pub use provenance::{Renewal, Untrusted, Voucher};
+pub use provenance::{Provenance, Renewal, TakenBack, Untrusted, Voucher};
 pub use request::{
     ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
     SubmitError, TokenEvent,

@@ -45,14 +45,16 @@ pub enum Untrusted {
 
 /// When an installation began, and who vouches for what came.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Provenance {
-    pub(super) epoch: u64,
-    pub(super) voucher: Option<Voucher>,
+pub struct Provenance {
+    /// The last order before it began.
+    epoch: u64,
+    voucher: Option<Voucher>,
 }
 
-/// The orders to take pages back, numbered from 1.
+/// The orders to take pages back, numbered from 1, and the judgement by them. It holds no page, so that a simulated world
+/// can ask what the engine asks.
 #[derive(Debug, Default)]
-pub(super) struct TakenBack {
+pub struct TakenBack {
     epoch: u64,
     /// The last order over all machines, or 0.
     all: u64,
@@ -89,6 +91,15 @@ impl Voucher {
 }
 
 impl Provenance {
+    /// Names who is asked when the pages are to become visible.
+    pub fn vouched_for_by(&mut self, voucher: Voucher) {
+        self.voucher = Some(voucher);
+    }
+
+    pub(super) fn voucher(&self) -> Option<&Voucher> {
+        self.voucher.as_ref()
+    }
+
     /// True unless the voucher says otherwise.
     pub(super) fn is_vouched_for(&self) -> bool {
         self.voucher.as_ref().is_none_or(|voucher| voucher.ask().is_ok())
@@ -96,12 +107,13 @@ impl Provenance {
 }
 
 impl TakenBack {
-    /// The number of the last order.
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
+    /// Of an installation that begins now.
+    pub fn begin(&self) -> Provenance {
+        Provenance { epoch: self.epoch, voucher: None }
     }
 
-    fn order(&mut self, maker: Option<Maker>) {
+    /// Orders to take back what one machine made, or what any other machine did.
+    pub fn order(&mut self, maker: Option<Maker>) {
         self.epoch += 1;
         match maker {
             Some(maker) => drop(self.makers.insert(maker, self.epoch)),
@@ -109,10 +121,20 @@ impl TakenBack {
         }
     }
 
-    /// True if an order after `epoch` is over one of `makers`.
-    fn concerns(&self, makers: &Makers, epoch: u64) -> bool {
-        let later = |order: u64| order > epoch;
-        later(self.all) || makers.iter().any(|maker| self.makers.get(maker).copied().is_some_and(later))
+    /// Asks if pages that depend on `makers` may become visible now: no order since they were begun is over them, and
+    /// whoever vouches for them still does.
+    ///
+    /// # Errors
+    /// [`Untrusted`].
+    pub fn admits(&self, makers: &Makers, provenance: &Provenance) -> Result<(), Untrusted> {
+        let later = |order: u64| order > provenance.epoch;
+        if later(self.all) || makers.iter().any(|maker| self.makers.get(maker).copied().is_some_and(later)) {
+            return Err(Untrusted::TakenBack);
+        }
+        match &provenance.voucher {
+            Some(voucher) => voucher.ask().map_err(|reason| Untrusted::NotVouchedFor { reason }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -126,13 +148,7 @@ impl Engine {
     }
 
     pub(super) fn trusts_cache(&self, cache: &SequenceCache, provenance: &Provenance) -> Result<(), Untrusted> {
-        if self.taken_back.concerns(cache.makers(), provenance.epoch) {
-            return Err(Untrusted::TakenBack);
-        }
-        match &provenance.voucher {
-            Some(voucher) => voucher.ask().map_err(|reason| Untrusted::NotVouchedFor { reason }),
-            None => Ok(()),
-        }
+        self.taken_back.admits(cache.makers(), provenance)
     }
 
     /// Takes back every page that depends on `maker`, wherever it is: kept ones are gone, requests that began with such
