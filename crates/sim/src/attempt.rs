@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muser_wire::{Accept, Cancel, CancelReason, Failure, HandoffPlan, Refuse, RefuseCode, Request, RequestError};
+use muser_kv::Realm;
+use muser_wire::{
+    Accept, Cancel, CancelReason, Failure, HandoffPlan, Refuse, RefuseCode, Request, RequestError, Stats,
+};
 
 use crate::context::Context;
 use crate::coverage::{Mark, mark_of_failure, mark_of_refusal};
+use crate::turn::Origin;
 use crate::violation::Violation;
 
 /// A prompt that somebody waits for.
@@ -19,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) only: Option<usize>,
     /// When the client leaves, if it does.
     pub(crate) gone_at_ms: Option<u64>,
+    /// Its number, and its secret.
+    pub(crate) realm: (u32, Realm),
 }
 
 /// A handoff as its receiver's caller sees it.
@@ -44,6 +50,10 @@ pub(crate) struct Asked {
     pub(crate) recorded: bool,
     pub(crate) cancelled: bool,
     pub(crate) pages: BTreeMap<(u16, u32), Vec<u8>>,
+    /// Everything came, and trust is to be asked.
+    pub(crate) complete: Option<Stats>,
+    /// Where trust changes.
+    pub(crate) origin: Option<Origin>,
 }
 
 /// Why an attempt may fail.
@@ -79,6 +89,8 @@ pub(crate) enum Excuse {
     Nonce,
     /// There is no sender but a recording of one.
     Recording,
+    /// The producer lost its trust.
+    Trust,
 }
 
 /// How an attempt ended.
@@ -90,6 +102,8 @@ pub(crate) enum End {
     Failed(Failure),
     /// The ledger did not let it in.
     Ledger(LedgerRefusal),
+    /// The producer, or the key, is not trusted.
+    Untrusted,
     /// It could not be requested.
     NotAsked(RequestError),
     /// The producer would send other pages.
@@ -134,8 +148,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// Checks that the pages aside are all that were planned, and right.
-    pub(crate) fn check_whole(&self, context: &Context) -> Result<(), Violation> {
+    /// Checks that the pages aside are all that were planned, and what the producer sent: right, unless it `lies`.
+    pub(crate) fn check_whole(&self, lies: bool, context: &Context) -> Result<(), Violation> {
         let Some(asked) = &self.asked else { return Err(Violation::PageCount { got: 0, want: 0 }) };
         let (got, want) = (asked.pages.len() as u64, asked.plan.page_count());
         if got != want {
@@ -143,7 +157,8 @@ impl Attempt {
         }
         let names = context.shape.names(&self.job.tokens);
         for ((layer, page), bytes) in &asked.pages {
-            if *bytes != context.shape.page(*layer, &names[*page as usize]) {
+            let (shape, name) = (&context.shape, &names[*page as usize]);
+            if *bytes != if lies { shape.wrong_page(*layer, name) } else { shape.page(*layer, name) } {
                 return Err(Violation::WrongPage { layer: *layer, page: *page });
             }
         }
@@ -158,6 +173,7 @@ impl End {
             Self::Refused(refuse) => mark_of_refusal(refuse.code),
             // Told apart by who cancelled, where that is known.
             Self::Cancelled(_) | Self::NotAsked(_) | Self::OtherPages => None,
+            Self::Untrusted => Some(Mark::Untrusted),
             Self::Failed(failure) => mark_of_failure(failure),
             Self::Ledger(refusal) => match refusal {
                 LedgerRefusal::Absent => None,
@@ -175,7 +191,7 @@ impl End {
 
     /// Whether the producer is left alone for a while.
     pub(crate) fn blames_the_producer(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Failed(_) | Self::Unreachable | Self::OtherPages)
+        matches!(self, Self::Refused(_) | Self::Failed(_) | Self::Unreachable | Self::OtherPages | Self::Untrusted)
     }
 
     /// Whether this is how an attempt with these excuses may end. With a single excuse there is one right name for it.
@@ -207,7 +223,10 @@ impl End {
             Excuse::Ledger => matches!(self, Self::Ledger(_)),
             Excuse::Keys => {
                 refused(&[RefuseCode::UnknownKey, RefuseCode::RevokedKey])
-                    || matches!(self, Self::NotAsked(RequestError::Key(_)) | Self::Failed(Failure::Key(_)))
+                    || matches!(
+                        self,
+                        Self::NotAsked(RequestError::Key(_)) | Self::Failed(Failure::Key(_)) | Self::Untrusted
+                    )
             }
             Excuse::Engine => {
                 refused(&[RefuseCode::Internal])
@@ -223,6 +242,7 @@ impl End {
                     || matches!(self, Self::Failed(Failure::Expired { .. }) | Self::Ledger(LedgerRefusal::Expired))
                     || told(RefuseCode::Expired)
             }
+            Excuse::Trust => matches!(self, Self::Untrusted),
             Excuse::Network | Excuse::Process | Excuse::Nonce | Excuse::Recording => true,
         };
         if is_right { Ok(()) } else { Err("the reason is another") }

@@ -1,6 +1,6 @@
 //! What every part of a world shares: the moment, the dice, the model, the counts and the story so far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muser_cluster::ledger::LedgerEntry;
 
@@ -16,6 +16,11 @@ pub(crate) const STEP_MS_MAX: u64 = 12;
 pub(crate) struct Context {
     pub(crate) now_ms: u64,
     pub(crate) random: fastrand::Rng,
+    /// Of worlds in which trust changes, for everything about it, so that it changes no other story.
+    pub(crate) trust_random: fastrand::Rng,
+    pub(crate) trust_changes: bool,
+    /// Nodes that ever sent wrong pages.
+    pub(crate) liars: BTreeSet<[u8; 32]>,
     pub(crate) shape: Shape,
     pub(crate) stall_limit_ms: u64,
     /// While set, faults are drawn.
@@ -49,6 +54,10 @@ impl Context {
     /// True once in `n` times while faults are drawn.
     pub(crate) fn fault_in(&mut self, n: u32) -> bool {
         self.stormy && self.once_in(n)
+    }
+
+    pub(crate) fn trust_bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.trust_random.u8(..))
     }
 
     pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {

@@ -1,21 +1,26 @@
 //! The end that asks, as its real caller behaves: a request is sent, the ledger has it before a page is taken, pages lie
 //! aside, and become visible at once or never. Whatever fails, the prompt is computed here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use muser_cluster::ledger::Ledger;
+use muser_kv::Realm;
 use muser_wire::{
     Accept, CancelReason, Codecs, HandoffId, Identity, Node, Receiver, ReceiverEvent, ReceiverSettings, Request, Stats,
 };
 
 use crate::attempt::{Asked, Attempt, End, Excuse, Job};
+use crate::change::{Armed, SPARE_KEYS, Step};
 use crate::context::{Context, TICK_MS};
 use crate::coverage::Mark;
 use crate::disk::Disk;
 use crate::keys::KeyTable;
 use crate::lane::{Lane, ReceiverEnd, binding};
-use crate::producer::times;
-use crate::store::{Store, rows_of};
+use crate::producer::{MODEL, times};
+use crate::store::{Page, Store, rows_of};
+use crate::trust::{Arrival, Trust};
+use crate::turn::Brought;
 use crate::violation::Violation;
 
 /// The most time for a handoff; twice what the slowest one takes, at least, if it is not made short.
@@ -46,7 +51,17 @@ pub(crate) struct Decoder {
     pub(crate) doubted: BTreeSet<(u32, [u8; 32])>,
     /// The ledger was told to forget what expires up to then, and has done so up to the second one.
     pub(crate) forgotten_unix_ms: (u64, u64),
-    pub(crate) store: Store,
+    /// By the identity that the names of a realm's pages start from.
+    pub(crate) stores: BTreeMap<[u8; 32], Store>,
+    /// That of new jobs: its number, and its secret.
+    pub(crate) realm: (u32, Realm),
+    pub(crate) trust: Trust,
+    pub(crate) brought: Vec<Brought>,
+    pub(crate) next_arrival: Arrival,
+    /// Changes that wait for a step, and those whose step has come.
+    pub(crate) armed: Vec<Armed>,
+    pub(crate) fired: Vec<Armed>,
+    pub(crate) spare_keys: Range<u32>,
     pub(crate) waiting: Vec<Job>,
     peers: Vec<Peer>,
     pub(crate) lanes_max: usize,
@@ -106,7 +121,14 @@ impl Decoder {
             is_ledger_spoilt: false,
             doubted: BTreeSet::new(),
             forgotten_unix_ms: (0, 0),
-            store: Store::default(),
+            stores: BTreeMap::new(),
+            realm: (0, Realm::COMMON),
+            trust: Trust::default(),
+            brought: Vec::new(),
+            next_arrival: 0,
+            armed: Vec::new(),
+            fired: Vec::new(),
+            spare_keys: SPARE_KEYS,
             waiting: Vec::new(),
             peers: vec![Peer::default(); producers],
             lanes_max: context.random.usize(1..4),
@@ -170,6 +192,10 @@ impl Decoder {
 
     /// Lets the receiver of a lane go on.
     pub(crate) fn drive(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
+        if let Some(stats) = attempt.and_then(|attempt| attempt.asked.as_mut()?.complete.take()) {
+            self.complete(&stats, lane, context)?;
+        }
         self.read(lane, context)?;
         self.keep_time(lane, context)?;
         lane.carry_to_sender(context);
@@ -184,9 +210,19 @@ impl Decoder {
 
     /// Sends the request of the attempt that waits on a lane that is ready.
     pub(crate) fn ask(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        if context.trust_changes && self.judge_anew(lane.node, None, context).is_err() {
+            context.mark(Mark::UntrustedWhenAsking);
+            lane.excuse_attempt(Excuse::Trust);
+            self.end(lane, End::Untrusted, context)?;
+            self.close(lane, context);
+            return Ok(());
+        }
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Ok(()) };
         let request = self.request(attempt, context);
+        if context.trust_changes {
+            end.machine.set_keys(self.keys.mac_keys());
+        }
         let plan = match context.shape.plan(rows_of(&request.tokens), request.held_pages) {
             Ok(plan) => plan,
             Err(error) => return Err(Violation::Call { call: "plan", error: error.to_string() }),
@@ -202,6 +238,7 @@ impl Decoder {
         let (asked_unix_ms, due_ms) =
             (self.ledger_ms(context.now_ms), context.now_ms + u64::from(request.expires_in_ms));
         let pages = Default::default();
+        let origin = context.trust_changes.then(|| self.origin(&attempt.job, &request, lane.node, context));
         attempt.asked = Some(Asked {
             request,
             plan,
@@ -211,7 +248,14 @@ impl Decoder {
             recorded: false,
             cancelled: false,
             pages,
+            complete: None,
+            origin,
         });
+        let depends = attempt.asked.as_ref().and_then(|asked| asked.origin.as_ref()).map(|origin| &origin.depends);
+        if let Some(depends) = depends {
+            self.check_use(&attempt.job, depends)?;
+        }
+        self.reach(Step::Asked, lane.producer);
         Ok(())
     }
 
@@ -239,7 +283,7 @@ impl Decoder {
         end.check(&excuses).map_err(|_| Violation::WrongReason { fault: format!("{excuses:?}"), end: told.clone() })?;
         let Attempt { mut job, asked, .. } = attempt;
         if matches!(end, End::Complete) {
-            self.peers[producer] = Peer::default();
+            self.worked(producer);
             let others = if job.tried.is_empty() { Mark::AnsweredByProducer } else { Mark::AnsweredByOtherProducer };
             context.mark(others);
             if !excuses.is_empty() {
@@ -248,7 +292,7 @@ impl Decoder {
             return self.check_answer(&job, context);
         }
         if let Some(asked) = &asked {
-            self.store.check_hidden(&context.shape, &job.tokens, asked.pages.keys().copied())?;
+            self.store(&job).check_hidden(&context.shape, &job.tokens, asked.pages.keys().copied())?;
         }
         if end.blames_the_producer() {
             let peer = &mut self.peers[producer];
@@ -271,8 +315,21 @@ impl Decoder {
             return Ok(());
         }
         context.mark(Mark::AnsweredLocally);
-        self.store.compute(&context.shape, &job.tokens);
+        if context.trust_changes {
+            self.take_back_lost(context);
+        }
+        self.store(job).compute(&context.shape, &job.tokens, job.realm.0);
         self.check_answer(job, context)
+    }
+
+    /// The pages of a job's realm.
+    pub(crate) fn store(&mut self, job: &Job) -> &mut Store {
+        self.stores.entry(job.realm.1.identity(&MODEL)).or_default()
+    }
+
+    /// A producer helped.
+    pub(crate) fn worked(&mut self, producer: usize) {
+        self.peers[producer] = Peer::default();
     }
 
     /// Whether a lane is one of this decoder's.
@@ -280,14 +337,23 @@ impl Decoder {
         lane.decoder == self.index && lane.receiver.is_some()
     }
 
-    fn check_answer(&self, job: &Job, context: &Context) -> Result<(), Violation> {
-        let is_right = self.store.answers(&context.shape, &job.tokens);
+    pub(crate) fn check_answer(&mut self, job: &Job, context: &mut Context) -> Result<(), Violation> {
+        let lying = std::mem::take(&mut self.trust.log.lying);
+        let is_right = self.store(job).answers(&context.shape, &job.tokens, &lying);
+        if !lying.is_empty() && is_right && !self.store(job).answers(&context.shape, &job.tokens, &BTreeSet::new()) {
+            context.mark(Mark::WrongAnswer);
+        }
+        self.trust.log.lying = lying;
+        if context.trust_changes {
+            let depends = self.store(job).depends(&context.shape, &job.tokens, u32::MAX);
+            self.check_use(job, &depends)?;
+        }
         if is_right { Ok(()) } else { Err(Violation::NoAnswer { decoder: self.index, job: job.id }) }
     }
 
     fn request(&mut self, attempt: &mut Attempt, context: &mut Context) -> Request {
         let tokens = attempt.job.tokens.clone();
-        let mut held_pages = self.store.held_pages(&context.shape, &tokens);
+        let mut held_pages = self.store(&attempt.job).held_pages(&context.shape, &tokens);
         if context.once_in(4) {
             held_pages = context.random.u32(0..=held_pages);
         }
@@ -316,14 +382,21 @@ impl Decoder {
             attempt.excuses.insert(Excuse::Keys);
         }
         let codecs = if context.random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY };
-        let (priority, realm) = (0, [0; 32]);
+        let (priority, realm) = (0, attempt.job.realm.1.for_handoffs());
         Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority, realm, tokens }
     }
 
     fn read(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         loop {
-            while let Some(heard) = self.hear(lane, context)? {
+            while self.fired.is_empty()
+                && let Some(heard) = self.hear(lane, context)?
+            {
                 self.act(heard, lane, context)?;
+            }
+            // A change, and the question of trust, come before what was not read yet.
+            let asked = lane.receiver.as_ref().and_then(|end| end.attempt.as_ref()?.asked.as_ref());
+            if !self.fired.is_empty() || asked.is_some_and(|asked| asked.complete.is_some()) {
+                return Ok(());
             }
             let Some(end) = &mut lane.receiver else { return Ok(()) };
             let arrived = &mut lane.to_receiver.arrived;
@@ -346,7 +419,7 @@ impl Decoder {
     }
 
     /// The next thing that the machine tells. Pages are laid aside on the way.
-    fn hear(&self, lane: &mut Lane, context: &mut Context) -> Result<Option<Heard>, Violation> {
+    fn hear(&mut self, lane: &mut Lane, context: &mut Context) -> Result<Option<Heard>, Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(None) };
         loop {
             return Ok(Some(match end.machine.poll_event() {
@@ -354,6 +427,10 @@ impl Decoder {
                 Some(ReceiverEvent::Page { layer, page, bytes }) => {
                     let Some(attempt) = &mut end.attempt else { return Err(Violation::PageNotDue { layer, page }) };
                     attempt.take_page((layer, page), bytes)?;
+                    self.reach(Step::Page, lane.producer);
+                    if !self.fired.is_empty() {
+                        return Ok(Some(Heard::Nothing));
+                    }
                     if !context.fault_in(400) {
                         continue;
                     }
@@ -391,6 +468,13 @@ impl Decoder {
                 }
                 Ok(())
             }
+            Heard::Complete(stats) if context.trust_changes => {
+                let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
+                let asked = attempt.and_then(|attempt| attempt.asked.as_mut());
+                asked.into_iter().for_each(|asked| asked.complete = Some(stats));
+                self.reach(Step::Complete, lane.producer);
+                Ok(())
+            }
             Heard::Complete(stats) => self.complete(&stats, lane, context),
             Heard::End(end) => {
                 let has_failed = matches!(end, End::Failed(_));
@@ -422,7 +506,7 @@ impl Decoder {
     fn complete(&mut self, stats: &Stats, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Err(Violation::PageCount { got: stats.pages, want: 0 }) };
-        attempt.check_whole(context)?;
+        attempt.check_whole(lane.lies, context)?;
         if stats.times != times(stats.times.queue_us) {
             return Err(Violation::WrongTimes);
         }
@@ -431,17 +515,21 @@ impl Decoder {
             context.mark(Mark::InstallFailed);
             return self.cancel(lane, CancelReason::NotInstalled, context);
         }
-        let job = &attempt.job;
-        if let Some(asked) = &mut attempt.asked {
-            let pages = std::mem::take(&mut asked.pages);
+        if let Some(asked) = &attempt.asked {
             let marks = [
                 (Mark::CompletedPacked, stats.stored_bytes < stats.payload_bytes),
                 (Mark::CompletedBesideHeldPages, asked.request.held_pages > 0),
-                (Mark::CompletedWithoutPages, pages.is_empty()),
+                (Mark::CompletedWithoutPages, asked.pages.is_empty()),
             ];
             marks.into_iter().filter(|(_, met)| *met).for_each(|(mark, _)| context.mark(mark));
-            self.store.publish(&context.shape, &job.tokens, pages);
         }
+        if context.trust_changes {
+            return self.complete_trusted(lane, context);
+        }
+        let (job, asked) = (attempt.job.clone(), attempt.asked.as_mut());
+        let pages = asked.map_or_else(Default::default, |asked| std::mem::take(&mut asked.pages));
+        let pages = pages.into_iter().map(|(at, bytes)| (at, Page { bytes, ..Page::default() }));
+        self.store(&job).publish(&context.shape, &job.tokens, pages);
         let told = end.machine.installed();
         told.map_err(|error| Violation::Call { call: "installed", error: error.to_string() })?;
         self.end(lane, End::Complete, context)
@@ -459,7 +547,7 @@ impl Decoder {
         if end.machine.cancel(reason, context.now_ms).is_ok() {
             end.moved_ms = context.now_ms;
             if let Some(asked) = end.attempt.as_mut().and_then(|attempt| attempt.asked.as_mut()) {
-                (asked.cancelled, asked.accepted) = (true, None);
+                (asked.cancelled, asked.accepted, asked.complete) = (true, None, None);
                 asked.due_ms = context.now_ms + context.stall_limit_ms;
             }
         }

@@ -1,5 +1,6 @@
 //! What the events of a schedule do to a world, and how it calms down afterwards.
 
+use muser_cluster::identity::NodeId;
 use muser_wire::KeyState;
 
 use crate::attempt::{End, Excuse};
@@ -18,7 +19,7 @@ impl World {
         let now_ms = self.context.now_ms;
         match event {
             Event::Prompt { decoder } => {
-                let job = self.new_job();
+                let job = self.new_job(decoder);
                 self.decoders[decoder].waiting.push(job);
             }
             Event::KillProducer { producer, down_ms, other } => self.kill_producer(producer, down_ms, other),
@@ -57,6 +58,7 @@ impl World {
         self.context.say(|| "it calms down".to_owned());
         self.context.stormy = false;
         self.ambushed.clear();
+        self.restore_trust();
         for lane in &mut self.lanes {
             lane.to_sender.calm();
             lane.to_receiver.calm();
@@ -96,6 +98,23 @@ impl World {
         Ok(())
     }
 
+    /// People lift quarantines, and put other nodes in the place of those that cannot be admitted again.
+    fn restore_trust(&mut self) {
+        for producer in 0..self.producers.len() {
+            let node = NodeId(self.producers[producer].node.node_id);
+            let is_lost = self.decoders.iter().any(|decoder| decoder.trust.needs_another(node));
+            let lied = std::mem::take(&mut self.producers[producer].lies);
+            if is_lost || lied {
+                self.producers[producer].node.node_id = self.context.trust_bytes();
+                self.kill_producer(producer, 0, None);
+            }
+        }
+        for decoder in &mut self.decoders {
+            decoder.armed.clear();
+            decoder.trust.readmit_all();
+        }
+    }
+
     fn nodes(&self) -> Vec<NodeIndex> {
         let decoders = (0..self.decoders.len()).map(NodeIndex::Decoder);
         decoders.chain((0..self.producers.len()).map(NodeIndex::Producer)).collect()
@@ -107,7 +126,7 @@ impl World {
         producer.down_until_ms = self.context.now_ms + down_ms;
         producer.node.boot_id = self.context.bytes();
         producer.node.identity = self.identity;
-        producer.known.clear();
+        producer.forget();
         producer.keys.has_other_bytes = other == Some(Other::KeyBytes);
         match other {
             None => {}
@@ -131,7 +150,7 @@ impl World {
         self.break_lanes(index, with_power)?;
         let decoder = &mut self.decoders[index];
         // Who waited is gone with the process, but asks again: the prompt is answered by the next one.
-        decoder.store = Default::default();
+        decoder.lose_memory();
         decoder.node.boot_id = self.context.bytes();
         for mark in decoder.disk.take_marks() {
             self.context.mark(mark);
@@ -176,11 +195,11 @@ impl World {
         let Some((recording, tokens)) = found else { return Ok(()) };
         self.context.mark(Mark::SnapshotRestored);
         self.break_lanes(index, false)?;
-        let mut job = self.new_job();
+        let mut job = self.new_job(index);
         (job.tokens, job.gone_at_ms) = (tokens, None);
         self.ambushed.insert(index, recording);
         let decoder = &mut self.decoders[index];
-        decoder.store = Default::default();
+        decoder.lose_memory();
         decoder.nonces = decoder.nonces_before.clone();
         decoder.waiting.insert(0, job);
         Ok(())
@@ -207,6 +226,9 @@ impl World {
         });
         match node {
             NodeIndex::Decoder(index) => {
+                if state == KeyState::Revoked {
+                    self.decoders[index].trust.revoke_key(id);
+                }
                 let keys = &mut self.decoders[index].keys;
                 // A key that is active already has not to be spread.
                 if state != KeyState::VerifyOnly || keys.active() != Some(id) {

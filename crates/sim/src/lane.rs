@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use muser_cluster::identity::NodeId;
 use muser_wire::{LaneBinding, Limits, Receiver, Sender};
 
 use crate::attempt::{Attempt, Excuse};
@@ -22,6 +23,10 @@ pub(crate) struct Lane {
     pub(crate) sender: Option<SenderEnd>,
     pub(crate) to_sender: Pipe,
     pub(crate) to_receiver: Pipe,
+    /// Whom the producer's certificate names.
+    pub(crate) node: NodeId,
+    /// The pages of the handoff under way are wrong.
+    pub(crate) lies: bool,
     /// What was done to the connection.
     pub(crate) excuses: BTreeSet<Excuse>,
     /// Frames that are still to be played in the place of a missing end.

@@ -7,6 +7,8 @@
 //! - `shape` is the model: which pages a prompt has, and what is in each of them. It is the oracle of all checks.
 //! - `pipe` is one direction of a connection, `fault` what goes wrong with a frame on it, `frame` takes frames apart.
 //! - `disk` is the ledger's storage, which forgets, tears and fails.
+//! - `trust` is what a decoder knows of its producers, `change` what happens to that at which step of a handoff, and `turn`
+//!   the engine's: whether pages that came become visible is asked of the real judgement, and checked against what happened.
 //! - `decoder` and `producer` call the state machines as the real callers do, `lane` is a connection between them.
 //! - `world` lets time pass and processes die, `coverage` counts, `runner` plays many seeds.
 //!
@@ -15,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod change;
 mod context;
 mod coverage;
 mod decoder;
@@ -31,6 +34,8 @@ mod runner;
 mod schedule;
 mod shape;
 mod store;
+mod trust;
+mod turn;
 mod violation;
 mod world;
 

@@ -1,9 +1,11 @@
 //! The end that computes, as its real caller behaves: requests are judged, pages go out once their last row is computed, in
 //! any order, and the commit is the last word.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use muser_cluster::handoff::PrefixScope;
+use muser_cluster::identity::NodeId;
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, Sender, SenderEvent,
     SenderSettings, SenderTimes,
@@ -30,14 +32,29 @@ pub(crate) struct Producer {
     pub(crate) frozen_until_ms: u64,
     concurrent_max: usize,
     codecs: Codecs,
-    /// Pages that were computed before.
-    pub(crate) known: BTreeSet<PageName>,
+    /// Pages that were computed before, by the identity that their names start from: for whom, unless that was a recording.
+    known: BTreeMap<[u8; 32], BTreeMap<PageName, Option<Asker>>>,
+    scope: PrefixScope,
+    /// It sends wrong pages.
+    pub(crate) lies: bool,
+}
+
+/// A decoder, and the number of the realm that it asked for.
+type Asker = (usize, u32);
+
+/// The identity of the model, as far as names of pages go.
+pub(crate) const MODEL: [u8; 32] = [0; 32];
+
+/// The node of a decoder, as far as realms go.
+fn node_of(decoder: usize) -> NodeId {
+    NodeId([u8::try_from(decoder).unwrap_or(u8::MAX); 32])
 }
 
 /// A handoff under way.
 #[derive(Debug)]
 pub(crate) struct Work {
     request: Request,
+    asker: Option<Asker>,
     plan: HandoffPlan,
     pages: BTreeMap<(u16, u32), Vec<u8>>,
     pub(crate) began_ms: u64,
@@ -69,8 +86,20 @@ impl Producer {
             frozen_until_ms: 0,
             concurrent_max: context.random.usize(1..5),
             codecs: if context.once_in(4) { Codecs::NONE_ONLY } else { Codecs::ALL },
-            known: BTreeSet::new(),
+            known: BTreeMap::new(),
+            scope: PrefixScope::Cluster,
+            lies: false,
         }
+    }
+
+    /// Keeps what it computes for one decoder from the others.
+    pub(crate) fn keep_apart(&mut self) {
+        self.scope = PrefixScope::Node;
+    }
+
+    /// Another process in its place knows nothing.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
     }
 
     /// Ends a freeze.
@@ -154,10 +183,15 @@ impl Producer {
         busy: usize,
         context: &mut Context,
     ) -> Result<(), Violation> {
+        let asker = asker_of(lane);
         let Some(end) = &mut lane.sender else { return Ok(()) };
         match event {
-            SenderEvent::Request(request) => match self.judge(&request, busy, context) {
-                Ok(work) => end.work = Some(work),
+            SenderEvent::Request(request) => match self.judge(&request, (lane.decoder, busy), context) {
+                Ok(work) => {
+                    end.work = Some(Work { asker, ..work });
+                    lane.lies = self.lies;
+                    return self.check_scope(&request, lane, context);
+                }
                 Err((code, excuse)) => {
                     let refused = end.machine.refuse(code, 100, "not now");
                     refused.map_err(|error| Violation::Call { call: "refuse", error: error.to_string() })?;
@@ -179,7 +213,7 @@ impl Producer {
     fn judge(
         &self,
         request: &Request,
-        busy: usize,
+        (decoder, busy): (usize, usize),
         context: &mut Context,
     ) -> Result<Work, (RefuseCode, Option<Excuse>)> {
         let shape = context.shape.clone();
@@ -194,13 +228,20 @@ impl Producer {
             return Err((RefuseCode::Busy, Some(Excuse::Busy)));
         }
         let Ok(plan) = shape.plan(rows, held) else { return Err((RefuseCode::TooLong, None)) };
-        let known = names.iter().take_while(|name| self.known.contains(*name)).count();
+        let scope = self.scope_of(decoder, request);
+        let known = self.known.get(&scope);
+        let known = names.iter().take_while(|name| known.is_some_and(|known| known.contains_key(*name))).count();
         let reused_rows = rows.min(u32::try_from(known).unwrap_or(u32::MAX) * shape.page_rows);
         let pages = (0u16..).zip(plan.layers()).flat_map(|(layer, range)| range.clone().map(move |page| (layer, page)));
-        let pages = pages.map(|(layer, page)| ((layer, page), shape.page(layer, &names[page as usize]))).collect();
+        let pages = pages.map(|(layer, page)| {
+            let name = &names[page as usize];
+            ((layer, page), if self.lies { shape.wrong_page(layer, name) } else { shape.page(layer, name) })
+        });
+        let pages = pages.collect();
         let fails = context.fault_in(20);
         Ok(Work {
             request: request.clone(),
+            asker: None,
             plan,
             pages,
             began_ms: context.now_ms,
@@ -213,6 +254,24 @@ impl Producer {
             frames: Vec::new(),
             fails_at_row: fails.then(|| context.random.u32(0..=rows)),
         })
+    }
+
+    fn scope_of(&self, decoder: usize, request: &Request) -> [u8; 32] {
+        self.scope.realm(node_of(decoder), request).identity(&MODEL)
+    }
+
+    /// Checks that what is reused was computed for the same realm, and if decoders are kept apart, for the same decoder.
+    fn check_scope(&self, request: &Request, lane: &Lane, context: &Context) -> Result<(), Violation> {
+        let (Some(own), Some(known)) = (asker_of(lane), self.known.get(&self.scope_of(lane.decoder, request))) else {
+            return Ok(());
+        };
+        let is_own = |asker: &Asker| {
+            let (decoder, realm) = *asker;
+            realm == own.1 && (decoder == own.0 || self.scope == PrefixScope::Cluster)
+        };
+        let names = context.shape.names(&request.tokens);
+        let is_right = names.iter().filter_map(|name| known.get(name)?.as_ref()).all(is_own);
+        if is_right { Ok(()) } else { Err(Violation::ScopeCrossed { decoder: lane.decoder }) }
     }
 
     /// Lets the engine compute.
@@ -253,7 +312,12 @@ impl Producer {
             end.moved_ms = context.now_ms;
         }
         if work.rows_done == rows {
-            self.known.extend(context.shape.names(&work.request.tokens));
+            let scope = self.scope.realm(node_of(lane.decoder), &work.request).identity(&MODEL);
+            let names = context.shape.names(&work.request.tokens);
+            let known = self.known.entry(scope).or_default();
+            names.into_iter().for_each(|name| {
+                known.entry(name).or_insert(work.asker);
+            });
         }
         Ok(())
     }
@@ -311,6 +375,15 @@ impl Producer {
         }
         Ok(())
     }
+}
+
+/// Who asks on a lane; nobody, if that is a recording, or the network may have put in another request.
+fn asker_of(lane: &Lane) -> Option<Asker> {
+    if lane.excuses.contains(&Excuse::Network) {
+        return None;
+    }
+    let attempt = lane.receiver.as_ref()?.attempt.as_ref()?;
+    Some((lane.decoder, attempt.job.realm.0))
 }
 
 /// Ends the handoff under way, as an engine does that gives up.

@@ -5,6 +5,7 @@ use muser_cluster::ledger::{Ledger, LedgerEntry, OpenError, RecordError};
 use muser_wire::{Accept, CancelReason, Failure, Request, RequestError};
 
 use crate::attempt::{Asked, End, Excuse, LedgerRefusal};
+use crate::change::Step;
 use crate::context::Context;
 use crate::coverage::Mark;
 use crate::decoder::Decoder;
@@ -78,6 +79,7 @@ impl Decoder {
             return Ok(());
         }
         asked.recorded = true;
+        self.reach(Step::Recorded, lane.producer);
         if accept.first_page != asked.request.held_pages {
             self.end(lane, End::OtherPages, context)?;
             self.close(lane, context);

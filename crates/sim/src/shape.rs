@@ -60,6 +60,14 @@ impl Shape {
         bytes
     }
 
+    /// The bytes of the page as a producer sends them that computes something else.
+    pub(crate) fn wrong_page(&self, layer: u16, name: &PageName) -> Vec<u8> {
+        let mut bytes = self.page(layer, name);
+        // A bit that every mask has.
+        bytes.iter_mut().take(1).for_each(|byte| *byte ^= 1);
+        bytes
+    }
+
     /// Pages of `rows` rows.
     pub(crate) fn page_count(&self, rows: u32) -> u32 {
         rows.div_ceil(self.page_rows)

@@ -1,14 +1,47 @@
 //! What a decoder can see: pages, and the prompts that they make whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use muser_cluster::identity::NodeId;
+use muser_kv::{Maker, Makers};
 
 use crate::shape::{PageName, Shape};
+use crate::trust::Arrival;
 use crate::violation::Violation;
+
+/// A page, and what its bytes depend on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) depends: Depends,
+}
+
+/// What bytes depend on: other machines, as the engine counts them, and as the world does the handoffs that brought pages,
+/// and the realms of their prompts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Depends {
+    pub(crate) makers: Makers,
+    pub(crate) arrivals: BTreeSet<Arrival>,
+    pub(crate) realms: BTreeSet<u32>,
+}
+
+impl Depends {
+    /// Of the pages that one handoff brought.
+    pub(crate) fn of(arrival: Arrival, node: NodeId, realm: u32) -> Self {
+        Self { makers: Maker(node.0).into(), arrivals: [arrival].into(), realms: [realm].into() }
+    }
+
+    pub(crate) fn add(&mut self, others: &Self) {
+        self.makers.add(&others.makers);
+        self.arrivals.extend(&others.arrivals);
+        self.realms.extend(&others.realms);
+    }
+}
 
 /// Pages by layer and name, and the prompts to which they belong.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    pages: BTreeMap<(u16, PageName), Vec<u8>>,
+    pages: BTreeMap<(u16, PageName), Page>,
     prompts: Vec<Vec<u32>>,
 }
 
@@ -25,37 +58,85 @@ impl Store {
         (0..=rows / shape.page_rows).rev().find(|held| has(*held)).unwrap_or(0)
     }
 
-    /// Makes a prompt visible, with the pages that it lacked.
+    /// Makes a prompt visible, with the pages that it lacked. What is there stays.
     pub(crate) fn publish(
         &mut self,
         shape: &Shape,
         tokens: &[u32],
-        pages: impl IntoIterator<Item = ((u16, u32), Vec<u8>)>,
+        pages: impl IntoIterator<Item = ((u16, u32), Page)>,
     ) {
         let names = shape.names(tokens);
-        self.pages.extend(pages.into_iter().map(|((layer, page), bytes)| ((layer, names[page as usize]), bytes)));
+        for ((layer, page), content) in pages {
+            self.pages.entry((layer, names[page as usize])).or_insert(content);
+        }
         self.prompts.push(tokens.to_vec());
     }
 
-    /// Computes what a prompt lacks, here.
-    pub(crate) fn compute(&mut self, shape: &Shape, tokens: &[u32]) {
+    /// Computes what a prompt of a realm lacks, here: behind a wrong page all are wrong.
+    pub(crate) fn compute(&mut self, shape: &Shape, tokens: &[u32], realm: u32) {
         let names = shape.names(tokens);
-        let pages = (0..shape.layers()).flat_map(|layer| {
-            let names = &names;
-            shape
-                .needed(layer, rows_of(tokens))
-                .map(move |page| ((layer, page), shape.page(layer, &names[page as usize])))
-        });
-        self.publish(shape, tokens, pages.collect::<Vec<_>>());
+        let mut depends = self.depends(shape, tokens, u32::MAX);
+        depends.realms.insert(realm);
+        let is_wrong = !depends.arrivals.is_empty()
+            && (0..shape.layers()).any(|layer| {
+                let mut needed = shape.needed(layer, rows_of(tokens)).map(|page| &names[page as usize]);
+                needed.any(|name| self.page(layer, name).is_some_and(|page| page.bytes != shape.page(layer, name)))
+            });
+        let mut lacking = Vec::new();
+        for layer in 0..shape.layers() {
+            for page in shape.needed(layer, rows_of(tokens)) {
+                let name = &names[page as usize];
+                if !self.pages.contains_key(&(layer, *name)) {
+                    let bytes = if is_wrong { shape.wrong_page(layer, name) } else { shape.page(layer, name) };
+                    lacking.push(((layer, page), Page { bytes, depends: depends.clone() }));
+                }
+            }
+        }
+        self.publish(shape, tokens, lacking);
     }
 
-    /// Whether every page that the token behind `tokens` looks at is there, and right.
-    pub(crate) fn answers(&self, shape: &Shape, tokens: &[u32]) -> bool {
+    /// What the first `held` pages depend on that the token behind `tokens` looks at.
+    pub(crate) fn depends(&self, shape: &Shape, tokens: &[u32], held: u32) -> Depends {
+        let names = shape.names(tokens);
+        let mut depends = Depends::default();
+        for layer in 0..shape.layers() {
+            let needed = shape.needed(layer, rows_of(tokens));
+            let pages = (needed.start..needed.end.min(held)).map(|page| names[page as usize]);
+            pages.filter_map(|name| self.page(layer, &name)).for_each(|page| depends.add(&page.depends));
+        }
+        depends
+    }
+
+    pub(crate) fn page(&self, layer: u16, name: &PageName) -> Option<&Page> {
+        self.pages.get(&(layer, *name))
+    }
+
+    /// Gives up what depends on a node, and prompts that are not whole then.
+    pub(crate) fn take_back(&mut self, shape: &Shape, node: NodeId) {
+        let before = self.pages.len();
+        self.pages.retain(|_, page| !page.depends.makers.contain(&Maker(node.0)));
+        if self.pages.len() == before {
+            return;
+        }
+        let pages = &self.pages;
+        self.prompts.retain(|tokens| {
+            let names = shape.names(tokens);
+            let has = |layer, page: u32| pages.contains_key(&(layer, names[page as usize]));
+            (0..shape.layers()).all(|layer| shape.needed(layer, rows_of(tokens)).all(|page| has(layer, page)))
+        });
+        let names: BTreeSet<PageName> = self.prompts.iter().flat_map(|tokens| shape.names(tokens)).collect();
+        self.pages.retain(|(_, name), _| names.contains(name));
+    }
+
+    /// Whether every page that the token behind `tokens` looks at is there, and right, but for those that depend on what was
+    /// sent wrong.
+    pub(crate) fn answers(&self, shape: &Shape, tokens: &[u32], lying: &BTreeSet<Arrival>) -> bool {
         let names = shape.names(tokens);
         (0..shape.layers()).all(|layer| {
             shape.needed(layer, rows_of(tokens)).all(|page| {
                 let name = &names[page as usize];
-                self.pages.get(&(layer, *name)).is_some_and(|bytes| *bytes == shape.page(layer, name))
+                let is_right = |page: &Page| page.bytes == shape.page(layer, name);
+                self.page(layer, name).is_some_and(|page| is_right(page) || !page.depends.arrivals.is_disjoint(lying))
             })
         })
     }
@@ -79,8 +160,8 @@ impl Store {
     }
 
     /// Whether every prompt is whole.
-    pub(crate) fn is_whole(&self, shape: &Shape) -> bool {
-        self.prompts.iter().all(|prompt| self.answers(shape, prompt))
+    pub(crate) fn is_whole(&self, shape: &Shape, lying: &BTreeSet<Arrival>) -> bool {
+        self.prompts.iter().all(|prompt| self.answers(shape, prompt, lying))
     }
 }
 

@@ -94,6 +94,54 @@ pub enum Violation {
         /// How the attempt ended.
         end: String,
     },
+    /// Pages became visible whose maker, or key, was not trusted at that moment.
+    #[error("decoder {decoder} uses for request {job} what a node sent that it does not trust")]
+    UntrustedVisible {
+        /// The decoder.
+        decoder: usize,
+        /// The request.
+        job: u32,
+    },
+    /// Pages were refused, and nothing had happened to the trust in their maker.
+    #[error("decoder {decoder} refuses for request {job} what a trusted node sent: {reason}")]
+    TrustedRefused {
+        /// The decoder.
+        decoder: usize,
+        /// The request.
+        job: u32,
+        /// The engine's words.
+        reason: String,
+    },
+    /// Pages that came before an order to forget them, or of a node that is listed, are used.
+    #[error("decoder {decoder} uses pages of handoff {arrival} for request {job}, and was to forget them")]
+    UsedAfterForgetting {
+        /// The decoder.
+        decoder: usize,
+        /// The request.
+        job: u32,
+        /// The handoff that brought them.
+        arrival: u32,
+    },
+    /// A request used pages of another realm.
+    #[error("decoder {decoder} uses pages of another realm for request {job}")]
+    RealmCrossed {
+        /// The decoder.
+        decoder: usize,
+        /// The request.
+        job: u32,
+    },
+    /// A producer began from what it had computed for another node or realm.
+    #[error("a producer reuses for decoder {decoder} what it computed in another scope")]
+    ScopeCrossed {
+        /// The decoder.
+        decoder: usize,
+    },
+    /// A node was condemned that sent no wrong page.
+    #[error("decoder {decoder} condemns a node that sent nothing wrong")]
+    WrongBlame {
+        /// The decoder.
+        decoder: usize,
+    },
     /// A request without answer.
     #[error("request {job} of decoder {decoder} has no answer, or a wrong one")]
     NoAnswer {

@@ -6,9 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use muser_cluster::identity::NodeId;
+use muser_kv::Realm;
 use muser_wire::{Identity, KeyState};
 
 use crate::attempt::{Attempt, End, Excuse, Job};
+use crate::change::{Armed, SPARE_KEYS, Step};
 use crate::context::{Context, STEP_MS_MAX, TICK_MS};
 use crate::coverage::{Coverage, Mark};
 use crate::decoder::{Choice, Decoder, EXPIRES_IN_MS};
@@ -57,6 +60,10 @@ pub fn run(seed: u64, telling: Telling) -> Story {
         stall_limit_ms: random.u64(250..600),
         stormy: weather == Weather::Storm,
         random,
+        trust_random: fastrand::Rng::with_seed(!seed),
+        // A part of the worlds, so that the others tell what they always told.
+        trust_changes: seed % 4 == 3,
+        liars: BTreeSet::new(),
         coverage: Coverage::default(),
         accepted: BTreeMap::new(),
         story: (telling == Telling::StepByStep).then(Vec::new),
@@ -117,7 +124,30 @@ impl World {
         };
         world.decoders.iter_mut().for_each(|decoder| decoder.keys.set(1, KeyState::Active));
         world.producers.iter_mut().for_each(|producer| producer.keys.set(1, KeyState::VerifyOnly));
+        if world.context.trust_changes {
+            world.arm();
+        }
         world
+    }
+
+    /// Draws which changes of trust wait for which steps.
+    fn arm(&mut self) {
+        let (producers, context) = (self.producers.len(), &mut self.context);
+        let is_common = context.trust_random.u8(0..3) == 0;
+        for decoder in &mut self.decoders {
+            // In a part of the worlds decoders share one realm, as with --share-prefixes.
+            if !is_common {
+                let number = 1000 * (1 + u32::try_from(decoder.index).unwrap_or(0));
+                decoder.realm = (number, Realm::from_secret(context.trust_bytes()));
+            }
+            decoder.armed = Armed::some(producers, &mut context.trust_random);
+        }
+        for producer in &mut self.producers {
+            SPARE_KEYS.for_each(|key| producer.keys.set(key, KeyState::VerifyOnly));
+            if context.trust_random.bool() {
+                producer.keep_apart();
+            }
+        }
     }
 
     fn play(&mut self) -> Result<(), Violation> {
@@ -138,7 +168,10 @@ impl World {
             lane.reset(&mut self.context);
         });
         self.step_until(2 * STEP_MS_MAX + TICK_MS, |world| world.lanes.is_empty())?;
-        match self.decoders.iter().find(|decoder| !decoder.store.is_whole(&self.context.shape)) {
+        let shape = &self.context.shape;
+        let is_whole =
+            |decoder: &&Decoder| decoder.stores.values().all(|store| store.is_whole(shape, &decoder.trust.log.lying));
+        match self.decoders.iter().find(|decoder| !is_whole(decoder)) {
             Some(decoder) => Err(Violation::NoAnswer { decoder: decoder.index, job: self.next_job }),
             None => Ok(()),
         }
@@ -151,7 +184,7 @@ impl World {
                 // Long enough for every entry of a ledger to be forgotten, so that there is room.
                 self.context.now_ms += u64::from(EXPIRES_IN_MS) + 2000;
                 let before = self.context.coverage.of(Mark::Completed);
-                let mut job = self.new_job();
+                let mut job = self.new_job(decoder);
                 job.tokens = (0..self.context.random.u32(1..60)).map(|token| token + 5000 * self.next_job).collect();
                 job.only = Some(producer);
                 self.decoders[decoder].waiting.push(job);
@@ -184,7 +217,8 @@ impl World {
 
     /// Whether nothing waits, and all ends are idle or closed.
     fn is_settled(&self) -> bool {
-        self.decoders.iter().all(|decoder| decoder.waiting.is_empty()) && self.lanes.iter().all(Lane::rests)
+        self.decoders.iter().all(|decoder| decoder.waiting.is_empty() && decoder.brought.is_empty())
+            && self.lanes.iter().all(Lane::rests)
     }
 
     /// Lets a little time pass, and everybody do what is to be done.
@@ -196,6 +230,7 @@ impl World {
         }
         for decoder in 0..self.decoders.len() {
             if self.decoders[decoder].frozen_until_ms <= self.context.now_ms {
+                self.take_turns(decoder)?;
                 self.take_up(decoder)?;
             }
         }
@@ -234,11 +269,23 @@ impl World {
         lane.deliver(context);
         if awake_decoder.is_some() {
             self.decoders[decoder].drive(lane, context)?;
+            self.fire(decoder);
         }
+        let (lane, context) = (&mut self.lanes[place], &mut self.context);
         if awake_producer.is_some() {
             self.producers[producer].drive(lane, busy, context)?;
         }
         lane.check_bounds((awake_decoder, awake_producer), context)
+    }
+
+    /// Lets a decoder's engine have its turn. A node that it finds out is not trusted on any lane any more.
+    fn take_turns(&mut self, decoder: usize) -> Result<(), Violation> {
+        for node in self.decoders[decoder].take_turns(&mut self.context)? {
+            let lanes = self.lanes.iter_mut().filter(|lane| lane.decoder == decoder && lane.node == node);
+            lanes.for_each(|lane| lane.excuses.extend([Excuse::Trust]));
+        }
+        self.fire(decoder);
+        Ok(())
     }
 
     /// Gives a decoder's waiting jobs to lanes.
@@ -252,7 +299,11 @@ impl World {
                 context.mark(Mark::ClientGone);
                 continue;
             }
-            match self.decoders[decoder].choose(&job, &self.lanes, context) {
+            let choice = self.decoders[decoder].choose(&job, &self.lanes, context);
+            if context.trust_changes && !matches!(choice, Choice::Wait) {
+                self.decoders[decoder].take_back_lost(context);
+            }
+            match choice {
                 Choice::Wait => self.decoders[decoder].waiting.push(job),
                 Choice::Fallback => self.decoders[decoder].fall_back(&job, context)?,
                 Choice::Connect(producer) => self.connect(decoder, producer, job)?,
@@ -262,6 +313,7 @@ impl World {
                         end.attempt = Some(Attempt::new(job));
                     }
                     self.decoders[decoder].ask(lane, context)?;
+                    self.fire(decoder);
                 }
             }
         }
@@ -273,6 +325,12 @@ impl World {
         let attempt = Attempt::new(job);
         if self.producers[producer].down_until_ms > context.now_ms {
             let end = (End::Unreachable, BTreeSet::from([Excuse::Process]));
+            return self.decoders[decoder].finish(attempt, producer, end, context);
+        }
+        let node = NodeId(self.producers[producer].node.node_id);
+        if context.trust_changes && self.decoders[decoder].judge_anew(node, None, context).is_err() {
+            context.mark(Mark::UntrustedWhenConnecting);
+            let end = (End::Untrusted, BTreeSet::from([Excuse::Trust]));
             return self.decoders[decoder].finish(attempt, producer, end, context);
         }
         let mut faults = [Vec::new(), Vec::new()];
@@ -322,10 +380,14 @@ impl World {
             sender,
             to_sender,
             to_receiver,
+            node,
+            lies: false,
             excuses,
             recording,
             bite,
         });
+        self.decoders[decoder].reach(Step::Connected, producer);
+        self.fire(decoder);
         Ok(())
     }
 
@@ -347,6 +409,8 @@ impl World {
             sender: Some(self.producers[producer].accept(id, context)),
             to_sender: Pipe::new(Direction::ToSender, Vec::new(), &mut context.random),
             to_receiver: Pipe::new(Direction::ToReceiver, Vec::new(), &mut context.random),
+            node: NodeId(self.producers[producer].node.node_id),
+            lies: false,
             excuses: BTreeSet::from([Excuse::Recording]),
             recording,
             bite: 100,
@@ -354,7 +418,9 @@ impl World {
         self.lanes.push(lane);
     }
 
-    pub(crate) fn new_job(&mut self) -> Job {
+    /// A prompt for a decoder.
+    pub(crate) fn new_job(&mut self, decoder: usize) -> Job {
+        let realm = self.decoders[decoder].realm;
         let random = &mut self.context.random;
         let base = &self.prompts[random.usize(0..self.prompts.len())];
         let mut tokens = base[..random.usize(1..=base.len())].to_vec();
@@ -364,6 +430,6 @@ impl World {
         let leaves = self.context.stormy && random.u8(0..8) == 0;
         let gone_at_ms = leaves.then(|| self.context.now_ms + random.u64(0..300));
         self.next_job += 1;
-        Job { id: self.next_job, tokens, tried: BTreeSet::new(), only: None, gone_at_ms }
+        Job { id: self.next_job, tokens, tried: BTreeSet::new(), only: None, gone_at_ms, realm }
     }
 }

@@ -326,8 +326,8 @@ impl Producer {
 }
 
 impl PrefixScope {
-    /// The realm of the pages of a request.
-    fn realm(self, asker: NodeId, request: &Request) -> Realm {
+    /// The realm of the pages that are computed for a request of `asker`.
+    pub fn realm(self, asker: NodeId, request: &Request) -> Realm {
         let scope = match self {
             Self::Node => Realm::from_secret(asker.0),
             Self::Cluster => Realm::COMMON,

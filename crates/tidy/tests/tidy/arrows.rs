@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
     ("wire", &[]),
     ("cluster", &["engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
-    ("sim", &["cluster", "wire"]),
+    ("sim", &["cluster", "engine", "kv", "wire"]),
     ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     (
         "cli",

@@ -1,0 +1,207 @@
+//! Changes of trust, each at a step of a handoff that the seed chose, and what they do.
+
+use muser_cluster::identity::NodeId;
+use muser_kv::Realm;
+use muser_wire::KeyState;
+
+use crate::attempt::Excuse;
+use crate::context::Context;
+use crate::coverage::Mark;
+use crate::decoder::Decoder;
+use crate::world::World;
+
+/// Keys that every producer knows, and decoders come to use when one is rotated away.
+pub(crate) const SPARE_KEYS: std::ops::Range<u32> = 20..26;
+
+/// What changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The producer is put on the deny-list.
+    Revoke,
+    /// Another process quarantines it.
+    Quarantine,
+    /// Its certificate ends.
+    EndCertificate,
+    /// The decoder's MAC key is revoked, and another one becomes active.
+    RotateKey,
+    /// The secret of the decoder's realms is drawn anew.
+    NewRealm,
+    /// An order to forget what the producer sent.
+    TakeBack,
+    /// An order to forget everything.
+    ForgetAll,
+    /// The producer sends wrong pages from now on.
+    Lie,
+}
+
+/// Where a handoff is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Its lane is opened.
+    Connected,
+    /// It was asked for.
+    Asked,
+    /// It is on record.
+    Recorded,
+    /// A page came.
+    Page,
+    /// Everything came, and trust was not asked yet.
+    Complete,
+    /// Trust was asked, and the pages wait for the engine.
+    Arrived,
+    /// Lists were read for the engine's turn.
+    Renewed,
+    /// The request runs.
+    Running,
+    /// Its pages are kept for others.
+    Kept,
+}
+
+/// A change that waits for a step of a handoff with a producer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Armed {
+    change: Change,
+    step: Step,
+    producer: usize,
+}
+
+impl Change {
+    const ALL: [Self; 8] = [
+        Self::Revoke,
+        Self::Quarantine,
+        Self::EndCertificate,
+        Self::RotateKey,
+        Self::NewRealm,
+        Self::TakeBack,
+        Self::ForgetAll,
+        Self::Lie,
+    ];
+
+    fn mark(self) -> Mark {
+        match self {
+            Self::Revoke => Mark::TrustRevoked,
+            Self::Quarantine => Mark::TrustQuarantined,
+            Self::EndCertificate => Mark::TrustCertificateEnded,
+            Self::RotateKey => Mark::TrustKeyRotatedAway,
+            Self::NewRealm => Mark::TrustRealmChanged,
+            Self::TakeBack => Mark::TrustTakenBack,
+            Self::ForgetAll => Mark::TrustAllForgotten,
+            Self::Lie => Mark::TrustLieBegun,
+        }
+    }
+}
+
+impl Step {
+    const ALL: [Self; 9] = [
+        Self::Connected,
+        Self::Asked,
+        Self::Recorded,
+        Self::Page,
+        Self::Complete,
+        Self::Arrived,
+        Self::Renewed,
+        Self::Running,
+        Self::Kept,
+    ];
+
+    fn mark(self) -> Mark {
+        match self {
+            Self::Connected => Mark::ChangedWhenConnected,
+            Self::Asked => Mark::ChangedWhenAsked,
+            Self::Recorded => Mark::ChangedWhenRecorded,
+            Self::Page => Mark::ChangedBetweenPages,
+            Self::Complete => Mark::ChangedWhenComplete,
+            Self::Arrived => Mark::ChangedWhenArrived,
+            Self::Renewed => Mark::ChangedWhenRenewed,
+            Self::Running => Mark::ChangedWhileRunning,
+            Self::Kept => Mark::ChangedWhenKept,
+        }
+    }
+}
+
+impl Armed {
+    /// Some changes, for handoffs with so many producers.
+    pub(crate) fn some(producers: usize, random: &mut fastrand::Rng) -> Vec<Self> {
+        let one = |random: &mut fastrand::Rng| Self {
+            change: Change::ALL[random.usize(0..Change::ALL.len())],
+            step: Step::ALL[random.usize(0..Step::ALL.len())],
+            producer: random.usize(0..producers),
+        };
+        (0..random.usize(1..5)).map(|_| one(random)).collect()
+    }
+}
+
+impl Decoder {
+    /// A handoff with `producer` is at a step. A change that waited for it comes before anything else happens.
+    pub(crate) fn reach(&mut self, step: Step, producer: usize) {
+        let waits = |armed: &Armed| armed.step == step && armed.producer == producer;
+        if let Some(place) = self.armed.iter().position(waits) {
+            self.fired.push(self.armed.remove(place));
+        }
+    }
+
+    /// Takes back what was sent by a node, or everything, as the engine does.
+    pub(crate) fn forget(&mut self, node: Option<NodeId>, context: &Context) {
+        self.trust.order(node);
+        match node {
+            Some(node) => self.stores.values_mut().for_each(|store| store.take_back(&context.shape, node)),
+            None => self.stores.clear(),
+        }
+    }
+}
+
+impl World {
+    /// Lets the changes happen that a decoder's handoffs came to.
+    pub(crate) fn fire(&mut self, index: usize) {
+        for armed in std::mem::take(&mut self.decoders[index].fired) {
+            let Armed { change, step, producer } = armed;
+            let (decoder, context) = (&mut self.decoders[index], &mut self.context);
+            let node = NodeId(self.producers[producer].node.node_id);
+            context.say(|| format!("decoder {index}, producer {producer}: {change:?} when {step:?}"));
+            context.mark(change.mark());
+            context.mark(step.mark());
+            let mut excuse = Some(Excuse::Trust);
+            match change {
+                Change::Revoke => decoder.trust.revoke(node),
+                Change::Quarantine => decoder.trust.quarantine(node),
+                Change::EndCertificate => decoder.trust.end_certificate(node),
+                Change::RotateKey => {
+                    self.rotate_key(index);
+                    excuse = None;
+                }
+                Change::NewRealm => {
+                    let number = decoder.realm.0.max(1000 * (1 + u32::try_from(index).unwrap_or(0))) + 1;
+                    decoder.realm = (number, Realm::from_secret(context.trust_bytes()));
+                    excuse = None;
+                }
+                Change::TakeBack => {
+                    decoder.forget(Some(node), context);
+                    excuse = None;
+                }
+                Change::ForgetAll => {
+                    decoder.forget(None, context);
+                    excuse = None;
+                }
+                Change::Lie => {
+                    self.producers[producer].lies = true;
+                    context.liars.insert(node.0);
+                    excuse = None;
+                }
+            }
+            let lanes = self.lanes.iter_mut().filter(|lane| lane.decoder == index && lane.producer == producer);
+            lanes.for_each(|lane| lane.excuses.extend(excuse));
+        }
+    }
+
+    /// The decoder's active key is revoked, and one that all producers know becomes active.
+    fn rotate_key(&mut self, index: usize) {
+        let decoder = &mut self.decoders[index];
+        let (Some(old), Some(new)) = (decoder.keys.active(), decoder.spare_keys.next()) else { return };
+        decoder.keys.set(old, KeyState::Revoked);
+        decoder.keys.set(new, KeyState::Active);
+        decoder.trust.revoke_key(old);
+        for lane in self.lanes.iter_mut().filter(|lane| lane.decoder == index && lane.key_id() == Some(old)) {
+            lane.excuse_attempt(Excuse::Keys);
+        }
+    }
+}
