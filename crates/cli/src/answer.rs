@@ -110,10 +110,10 @@ impl<'a> Answerer<'a> {
             }
         }
         self.interrupt.release();
-        if let Some(Err(error)) = ended
-            && first_token.is_none()
+        if first_token.is_none()
+            && let Some(Err(error)) = &ended
         {
-            return Err(error.into());
+            return Err(error.clone().into());
         }
         let text = printer.finish()?;
         let outcome = ended.expect("the loop ends with it")?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use muser_engine::engine::{EngineError, StepRefused, SubmitError};
+use muser_engine::engine::{EngineError, RequestError, StepRefused, SubmitError};
 use muser_engine::{TemplatesLoadError, VocabularyLoadError};
 use muser_kernels::pool::PoolError;
 use muser_model::{CacheError, ForwardError, LoadError, StepError};
@@ -51,6 +51,9 @@ pub enum Failure {
     /// A step failed.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// The answer failed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// The device that was asked for is not there, or has no room for the model.
     #[error("{0}")]
     Device(String),
@@ -151,8 +154,9 @@ impl Failure {
             Self::Templates(_) => 3,
             Self::Submit(reason) => of_request(reason),
             Self::Interrupted(signal) => signal.exit_code(),
-            Self::StepRefused(StepRefused(StepError::Cache(_))) => 4,
-            Self::StepRefused(_) | Self::Conversation(_) | Self::Signals(_) | Self::Stdin(_) => 1,
+            Self::StepRefused(StepRefused::Planned(StepError::Cache(_)))
+            | Self::Request(RequestError::DeviceMemory(_)) => 4,
+            Self::StepRefused(_) | Self::Request(_) | Self::Conversation(_) | Self::Signals(_) | Self::Stdin(_) => 1,
             Self::Engine(EngineError::Cache(_)) => 3,
             Self::Engine(_) => 2,
             Self::Step(_) | Self::Forward(_) | Self::Pool(_) | Self::Io { .. } | Self::Stdout(_) => 1,

@@ -17,8 +17,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use muser_engine::engine::{
-    Audit, Beginning, Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, SubmitError,
-    Untrusted, Verdict,
+    Audit, Beginning, Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, RequestError,
+    SubmitError, Untrusted, Verdict,
 };
 use muser_engine::{Engine, Outcome, TokenLogprob};
 use muser_kv::Maker;
@@ -109,6 +109,9 @@ pub enum Refused {
     /// What was brought for the request may not be used any more.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
+    /// The audit was taken, and could not be computed.
+    #[error(transparent)]
+    Failed(#[from] RequestError),
     /// There is no engine any more.
     #[error("the engine has stopped")]
     Stopped,
@@ -134,7 +137,7 @@ enum Order {
     },
     Audit {
         audit: Box<Audit>,
-        reply: oneshot::Sender<Result<Verdict, SubmitError>>,
+        reply: oneshot::Sender<Result<Verdict, Refused>>,
     },
     ForgetPrefixes,
     TakeBack(Maker),
@@ -224,7 +227,7 @@ impl EngineHost {
         let (reply, replied) = oneshot::channel();
         let order = Order::Audit { audit: Box::new(audit), reply };
         self.orders.send(order).map_err(|_| Refused::Stopped)?;
-        Ok(replied.await.map_err(|_| Refused::Stopped)??)
+        replied.await.map_err(|_| Refused::Stopped)?
     }
 
     /// Forgets every page that is kept for reuse, and what requests under way would leave.

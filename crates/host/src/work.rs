@@ -5,11 +5,14 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use muser_engine::Engine;
-use muser_engine::engine::{Event, Export, Installed, Request, RequestId, StepRefused, SubmitError, Verdict};
+use muser_engine::engine::{Event, Export, Installed, Request, RequestId, StepRefused, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::status::{EngineStatus, Task, Totals};
 use crate::{ChosenToken, Extra, News, Order, Refused, TokenLogprobs, What};
+
+/// Verdict of an audit, or the reason why it has none.
+type AuditResult = Result<Verdict, Refused>;
 
 /// Requests under way, and what is known about them.
 struct Requests {
@@ -20,7 +23,7 @@ struct Requests {
     totals: Totals,
     /// Last words, said once the status shows the end: who has an answer finds its slot idle.
     last_words: Vec<(mpsc::UnboundedSender<News>, News)>,
-    verdicts: Vec<(oneshot::Sender<Result<Verdict, SubmitError>>, Verdict)>,
+    verdicts: Vec<(oneshot::Sender<AuditResult>, AuditResult)>,
     /// No more are taken, and those under way are being ended.
     stopping: bool,
 }
@@ -43,7 +46,7 @@ struct Open {
 
 /// An audit under way.
 struct OpenAudit {
-    reply: oneshot::Sender<Result<Verdict, SubmitError>>,
+    reply: oneshot::Sender<AuditResult>,
     task: Task,
     cancelled: bool,
 }
@@ -84,17 +87,20 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
             requests.take(&mut engine, order);
         }
         requests.cancel_unwanted(&mut engine);
-        if let Err(refused) = requests.step(&mut engine) {
-            publisher.0.send_modify(|status| status.failure = Some(refused.to_string()));
-            return;
-        }
+        let stepped = requests.step(&mut engine);
         requests.publish(&engine, &publisher.0);
+        if let Err(refused) = &stepped {
+            publisher.0.send_modify(|status| status.failure = Some(refused.to_string()));
+        }
         for (news, word) in requests.last_words.drain(..) {
             // The owner may be gone.
             let _ = news.send(word);
         }
         for (reply, verdict) in requests.verdicts.drain(..) {
-            let _ = reply.send(Ok(verdict));
+            let _ = reply.send(verdict);
+        }
+        if stepped.is_err() {
+            return;
         }
     }
 }
@@ -139,7 +145,7 @@ impl Requests {
                         let task = Task { number, prompt_tokens, computed_tokens, generated_tokens };
                         self.audits.insert(id, OpenAudit { reply, task, cancelled: false });
                     }
-                    Err(refused) => drop(reply.send(Err(refused))),
+                    Err(refused) => drop(reply.send(Err(refused.into()))),
                 }
             }
             Order::ForgetPrefixes => engine.forget_prefixes(),
@@ -231,14 +237,15 @@ impl Requests {
         | Event::Paused { id }
         | Event::Resumed { id }
         | Event::Audited { id, .. }
+        | Event::Failed { id, .. }
         | Event::Finished { id, .. }) = *event
         else {
             return false;
         };
         let Some(open) = self.audits.get_mut(&id) else { return false };
-        match *event {
+        match event {
             Event::Started { reused: computed, .. } | Event::PrefillProgress { computed, .. } => {
-                open.task.computed_tokens = computed;
+                open.task.computed_tokens = *computed;
                 self.occupy(id);
                 return true;
             }
@@ -249,7 +256,11 @@ impl Requests {
             Event::Preempted { .. } => self.totals.preemptions += 1,
             Event::Paused { .. } => {}
             Event::Audited { verdict, .. } => {
-                self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, verdict)));
+                self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, Ok(*verdict))));
+            }
+            Event::Failed { error, .. } => {
+                let failed = Err(Refused::Failed(error.clone()));
+                self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, failed)));
             }
             // It was cancelled, because nobody waits for it any more.
             _ => drop(self.audits.remove(&id)),

@@ -12,6 +12,7 @@ mod identity;
 mod layer;
 mod load;
 mod step;
+pub mod testing;
 mod workspace;
 
 pub use arch::{ARCHITECTURES, Architecture, ConfigError, read_config};

@@ -193,6 +193,7 @@ impl From<Refused> for ApiError {
                 Self::new(ErrorKind::RateLimit, message).retry_after(RETRY_SECONDS)
             }
             Refused::Submit(_) | Refused::NotInstallable(_) => Self::invalid(message),
+            Refused::Failed(_) => Self::new(ErrorKind::Server, message),
             Refused::Untrusted(_) | Refused::Stopped => Self::new(ErrorKind::Unavailable, message),
         }
     }

@@ -42,7 +42,7 @@ impl Engine {
     /// another is computing. False if there is none, or no memory for it: nobody is let in before it then.
     fn start_next(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> bool {
         for index in self.in_turn() {
-            let is_full = self.running.len() >= self.settings.running_max.get();
+            let is_full = self.running.len() >= self.places;
             let paused = if is_full { self.to_pause_for(self.waiting[index].flow) } else { None };
             if is_full && paused.is_none() {
                 continue;

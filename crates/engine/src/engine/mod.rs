@@ -16,6 +16,11 @@
 //! may outlive what they were made for. They count as in use; but the oldest sequence alone goes on even if it and they
 //! together exceed the budget, by no more than what is shared.
 //!
+//! **The device.** A device may keep copies of the pages that a step sees, and have less memory than the host. Where it has no
+//! room for a step, the step is run without the sequence that started last; that one gives up its place, keeps its pages and
+//! waits until one that runs has ended. A sequence whose step alone does not fit fails, and no other. If the device itself
+//! fails, all requests do.
+//!
 //! - `request` is what goes in and comes out.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
@@ -23,10 +28,11 @@
 //! - `audit` computes again what came from elsewhere, and compares.
 //! - `admission` is before the pass: who starts, who takes part, room for their pages.
 //! - `turns` is fairness between clients: who is next, and whose place it gets.
-//! - `step` is the pass, and what came of it.
+//! - `step` is the pass, and what came of it; `device` is what happens if the device has no room for it, or fails.
 
 mod admission;
 mod audit;
+mod device;
 mod export;
 mod install;
 mod provenance;
@@ -50,8 +56,8 @@ pub use export::{Export, PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
 pub use provenance::{Provenance, Renewal, TakenBack, Untrusted, Voucher};
 pub use request::{
-    ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestId, StepRefused, StepReport,
-    SubmitError, TokenEvent,
+    ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestError, RequestId,
+    StepRefused, StepReport, SubmitError, TokenEvent,
 };
 use sequence::{Part, Running, Sequence};
 use turns::Rotation;
@@ -95,6 +101,8 @@ pub struct Engine {
     waiting: VecDeque<Sequence>,
     /// In the order in which they started.
     running: Vec<Running>,
+    /// Sequences that may run at once now: fewer than `running_max` while the device has no room for more.
+    places: usize,
     clients: Rotation<u64>,
     groups: Rotation<Flow>,
     next_id: u64,
@@ -135,6 +143,7 @@ impl Engine {
             taken_back: TakenBack::default(),
             waiting: VecDeque::new(),
             running: Vec::with_capacity(running_max),
+            places: running_max,
             clients: Rotation::new(),
             groups: Rotation::new(),
             next_id: 0,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muser_kv::{ExportError, ExportedPage, Realm, SealedPage, SequenceCache, SpecError};
-use muser_model::{CacheError, ForwardError, StepError};
+use muser_model::{CacheError, DeviceError, ForwardError, StepError};
 
 use super::audit::Verdict;
 use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
@@ -169,13 +169,34 @@ impl From<SpecError> for EngineError {
     }
 }
 
-/// The step was refused before anything was computed. No sequence has changed; that it happens is an error in the engine.
+/// The step could not be run. No cache has changed.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[error("the engine planned a step that cannot be run: {0}")]
-pub struct StepRefused(#[from] pub StepError);
+pub enum StepRefused {
+    /// An error in the engine: the executor refuses what was planned, before anything is computed.
+    #[error("the engine planned a step that cannot be run: {0}")]
+    Planned(StepError),
+    /// The device failed and computes nothing any more. Every request has ended with [`RequestError::DeviceFailed`].
+    #[error(transparent)]
+    DeviceFailed(DeviceError),
+}
+
+/// Failure of one request. Tokens chosen before it stand.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The computation met a value that is not a number.
+    #[error(transparent)]
+    NotFinite(#[from] ForwardError),
+    /// The device has no room for a step of this request, with no other beside it.
+    #[error("a step of this request alone does not fit: {0}")]
+    DeviceMemory(DeviceError),
+    /// The device failed; so has every other request.
+    #[error(transparent)]
+    DeviceFailed(DeviceError),
+}
 
 /// What happens to requests during a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
     /// The request left the queue for the first time.
     Started {
@@ -203,7 +224,8 @@ pub enum Event<'a> {
         /// The request.
         id: RequestId,
     },
-    /// It was another client's turn: the request waits again and keeps its pages, unless [`Event::Preempted`] follows.
+    /// It was another client's turn, or the device has no room for it beside those that started before: the request waits
+    /// again and keeps its pages, unless [`Event::Preempted`] follows.
     Paused {
         /// The request.
         id: RequestId,
@@ -227,12 +249,12 @@ pub enum Event<'a> {
         /// What it found.
         verdict: Verdict,
     },
-    /// The computation met a value that is not a number. Tokens chosen before stand.
+    /// The request or audit failed. Tokens chosen before stand.
     Failed {
         /// The request.
         id: RequestId,
-        /// Where it was met.
-        error: ForwardError,
+        /// The reason.
+        error: RequestError,
     },
 }
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use muser_kv::{PAGE_ROWS, PageName, SequenceCache};
-use muser_model::ForwardError;
 
 use super::audit::Audit;
 use super::install::Installed;
 use super::provenance::Provenance;
-use super::request::{Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestId, TokenEvent};
+use super::request::{Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestError, RequestId, TokenEvent};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 
 /// All of a request but its keys and values: enough to compute those again.
@@ -66,7 +65,7 @@ pub(super) struct Running {
     pub(super) turn_began: usize,
     /// What the step came to.
     pub(super) chosen: Option<Choice>,
-    pub(super) failure: Option<ForwardError>,
+    pub(super) failure: Option<RequestError>,
 }
 
 /// A token chosen in the step under way.
@@ -83,7 +82,7 @@ pub(super) struct Part<'a> {
     /// Tokens of the sequence, if this step's rows are prefill.
     pub(super) prefilled: Option<usize>,
     pub(super) chosen: &'a mut Option<Choice>,
-    pub(super) failure: &'a mut Option<ForwardError>,
+    pub(super) failure: &'a mut Option<RequestError>,
 }
 
 impl Sequence {
@@ -207,13 +206,17 @@ impl Sequence {
 }
 
 impl Part<'_> {
-    /// Chooses the token that follows, and tells of it.
+    /// Chooses the token that follows, and tells of it. Logits that come again after a step that was given up are the same, and
+    /// their token was told.
     pub(super) fn choose(
         &mut self,
         logits: &[f32],
         workspace: &mut SamplerWorkspace,
         on_event: &mut dyn FnMut(Event<'_>),
     ) {
+        if self.chosen.is_some() {
+            return;
+        }
         let Sequence { id, ref tokens, ref sampler, ref stop_tokens, logprobs, .. } = *self.sequence;
         if let Some(total) = self.prefilled {
             on_event(Event::PrefillProgress { id, computed: total, total, pages: None });

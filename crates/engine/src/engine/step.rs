@@ -3,10 +3,10 @@
 use std::mem;
 
 use muser_kv::{PAGE_ROWS, SequenceCache};
-use muser_model::{LogitsWanted, SequenceInput};
+use muser_model::{LogitsWanted, SequenceInput, StepError};
 
 use super::audit::Verdict;
-use super::request::{ComputedPages, Event, Finish, PrefixReuse, StepRefused, StepReport};
+use super::request::{ComputedPages, Event, Finish, PrefixReuse, RequestError, StepRefused, StepReport};
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
 use crate::policy::WorkClass;
@@ -17,13 +17,13 @@ impl Engine {
     /// there is room for, and tells `on_event` what happens as it happens. Without work it does nothing.
     ///
     /// # Errors
-    /// [`StepRefused`] if the pass could not be run.
+    /// [`StepRefused`] if the pass could not be run. After [`StepRefused::DeviceFailed`] there are no requests any more.
     pub fn step(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<StepReport, StepRefused> {
         self.end_cancelled(on_event);
         self.hand_out_rows(on_event);
         self.make_room(on_event);
+        self.compute(on_event)?;
         let (decode_rows, prefill_rows) = (self.plan.rows_of(WorkClass::Decode), self.plan.rows_of(WorkClass::Prefill));
-        self.forward(on_event)?;
         self.settle(on_event);
         Ok(StepReport { decode_rows, prefill_rows, running: self.running.len(), waiting: self.waiting.len() })
     }
@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Runs the planned rows; tokens are chosen, and told of, while their logits are there.
-    fn forward(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), StepRefused> {
+    pub(super) fn forward(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), StepError> {
         let Self { executor, running, plan, workspace, buffers, .. } = self;
         // The batch follows the running sequences. Where a row stands in it changes nothing.
         plan.work.sort_unstable_by_key(|work| work.sequence);
@@ -60,10 +60,10 @@ impl Engine {
             parts[row.sequence].choose(logits, workspace, on_event);
         });
         for (part, input) in parts.iter_mut().zip(&batch) {
-            *part.failure = input.outcome.err();
+            *part.failure = input.outcome.err().map(RequestError::from);
         }
         *buffers = StepBuffers { batch: emptied(batch), parts: emptied(parts) };
-        Ok(ran?)
+        ran
     }
 
     /// Adds what was chosen, keeps prefixes that are worth it, and ends what has ended.
@@ -76,11 +76,13 @@ impl Engine {
             let (id, rows, total) = (sequence.id, cache.rows(), sequence.tokens.len());
             let is_audit = sequence.audit.is_some();
             if let Some(error) = failure.take() {
-                self.running.remove(index);
+                self.remove(index);
                 ended += 1;
-                on_event(match is_audit {
-                    true => Event::Audited { id, verdict: Verdict::NotFinite(error) },
-                    false => Event::Failed { id, error },
+                on_event(match error {
+                    RequestError::NotFinite(error) if is_audit => {
+                        Event::Audited { id, verdict: Verdict::NotFinite(error) }
+                    }
+                    error => Event::Failed { id, error },
                 });
                 continue;
             }
@@ -89,7 +91,7 @@ impl Engine {
                 on_event(Event::PrefillProgress { id, computed: rows, total, pages });
             }
             if let Some(verdict) = sequence.audit.as_mut().and_then(|audit| audit.compare(cache)) {
-                self.running.remove(index);
+                self.remove(index);
                 ended += 1;
                 on_event(Event::Audited { id, verdict });
                 continue;
@@ -116,7 +118,7 @@ impl Engine {
 
     /// Ends a running sequence; its pages stay as far as they are kept for reuse.
     fn finish(&mut self, index: usize, finish: Finish, on_event: &mut dyn FnMut(Event<'_>)) {
-        let Running { mut sequence, cache, .. } = self.running.remove(index);
+        let Running { mut sequence, cache, .. } = self.remove(index);
         let rows = cache.rows();
         Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         on_event(Event::Finished { id: sequence.id, outcome: sequence.outcome(finish, cache.bytes()) });

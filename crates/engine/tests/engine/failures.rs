@@ -1,6 +1,7 @@
 //! A value that is not finite fails the sequence that met it, and nobody else.
 
 use muser_engine::EngineSettings;
+use muser_engine::engine::RequestError;
 use muser_kv::KvLayout;
 use muser_model::{ForwardError, Place};
 
@@ -28,7 +29,8 @@ fn an_overflow_fails_its_request_by_name_and_leaves_the_others_and_the_engine_as
     let last = world.submit(after.clone());
     world.finish();
     let story = &world.stories[&bad];
-    assert_eq!(story.error, Some(ForwardError { position: 150, place: Place::Layer(1) }));
+    let met = ForwardError { position: 150, place: Place::Layer(1) };
+    assert_eq!(story.error, Some(RequestError::NotFinite(met)));
     assert_eq!((story.outcome, story.tokens.len()), (None, 0));
     let stand = *story.computed.last().unwrap();
     assert!((150 - 16..=150).contains(&stand), "{stand} rows stand: chunks of up to 16 rows before the bad one should");

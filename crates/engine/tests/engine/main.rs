@@ -2,6 +2,7 @@
 
 mod audits;
 mod company;
+mod device;
 mod failures;
 mod installation;
 mod memory;

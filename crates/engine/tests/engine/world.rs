@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_engine::engine::{Event, Flow, PrefixReuse, Request, RequestId, StepReport, Verdict};
+use muser_engine::engine::{
+    Event, Flow, PrefixReuse, Request, RequestError, RequestId, StepRefused, StepReport, Verdict,
+};
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, Finish, LogprobsStage, LogprobsWanted, Outcome, Sampler, SamplerWorkspace,
     SamplingSettings,
@@ -12,7 +14,7 @@ use muser_engine::{
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
-use muser_model::{Executor, ForwardError, LogitsWanted, Model, SequenceInput};
+use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
 use muser_weights::gguf::{Gguf, GgufWriter, ModelFiles};
 use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 
@@ -172,7 +174,7 @@ pub struct Story {
     /// Interrupted or paused, and not yet going on.
     pub waits_again: bool,
     pub outcome: Option<Outcome>,
-    pub error: Option<ForwardError>,
+    pub error: Option<RequestError>,
     /// Of an audit.
     pub verdict: Option<Verdict>,
 }
@@ -206,15 +208,20 @@ impl World {
     }
 
     pub fn step(&mut self) -> StepReport {
+        self.try_step().unwrap()
+    }
+
+    /// A step that may fail.
+    pub fn try_step(&mut self) -> Result<StepReport, StepRefused> {
         let stories = &mut self.stories;
-        let report = self.engine.step(&mut |event| record(stories, event)).unwrap();
+        let report = self.engine.step(&mut |event| record(stories, event))?;
         // Whoever waits, interrupted or not, is younger than all that run.
         let open = || stories.iter().filter(|(_, story)| !story.has_ended());
         let running = open().filter(|(_, story)| !story.waits_again).map(|(id, _)| *id).max();
         let waiting = open().filter(|(_, story)| story.waits_again).map(|(id, _)| *id).min();
         let in_order = self.has_flows || waiting.is_none() || running.is_none() || running < waiting;
         assert!(in_order, "{running:?} runs before {waiting:?}");
-        report
+        Ok(report)
     }
 
     /// Steps until nothing is left to do.
@@ -283,7 +290,7 @@ fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
             let story = stories.get_mut(&id).unwrap();
             assert_eq!(story.verdict.replace(verdict), None, "{id:?} ended twice");
         }
-        Event::Failed { id, error } => stories.get_mut(&id).unwrap().error = Some(error),
+        Event::Failed { id, error } => stories.entry(id).or_default().error = Some(error),
     }
 }
 
