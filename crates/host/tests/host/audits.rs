@@ -1,9 +1,12 @@
 //! Audits through the door: a verdict between other work, an end when nobody waits, and nothing left of either.
 
-use muser_engine::engine::{Audit, Export, Installation, Installed, PrefixReuse, Verdict};
-use muser_host::{Answer, EngineHost, Refused, What};
+use std::sync::Arc;
 
-use crate::world::{isolated, runtime, start};
+use muser_engine::engine::{Audit, Export, Installation, Installed, PrefixReuse, RequestError, Verdict};
+use muser_host::{Answer, EngineHost, Refused, What};
+use muser_model::testing::{Fault, Faults};
+
+use crate::world::{isolated, runtime, start, start_faulty};
 
 fn prompt(tokens: usize) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(9);
@@ -116,6 +119,24 @@ fn an_audit_that_nobody_waits_for_ends_and_leaves_nothing() {
     drop((producer, decoder));
     producing.join().unwrap();
     decoding.join().unwrap();
+}
+
+#[test]
+fn an_audit_that_the_device_cannot_hold_has_no_verdict_and_blames_nobody() {
+    let faults: Faults =
+        Arc::new(|batch| batch.iter().any(|input| input.cache.rows() >= 128).then(|| Fault::out_of_memory(4096)));
+    let (host, thread) = start_faulty(128, faults);
+    let (producer, producing) = start(128);
+    runtime().block_on(async {
+        let installation = host.begin_installation(prompt(1500), PrefixReuse::Share).await.unwrap();
+        let installed = bring(&producer, installation, None).await;
+        let refused = host.audit(installed.audit(installed.beginning(0), 20..23).unwrap()).await.unwrap_err();
+        assert!(matches!(refused, Refused::Failed(RequestError::DeviceMemory(_))), "{refused}");
+        assert_eq!((host.status().running(), host.status().failure), (0, None));
+    });
+    drop((host, producer));
+    thread.join().unwrap();
+    producing.join().unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! The engine's door: what goes through it, and audits.
+//! The engine's door: what goes through it, audits, and devices that fail.
 
 mod audits;
+mod device;
 mod door;
 mod world;

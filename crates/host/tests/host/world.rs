@@ -9,6 +9,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_model::testing::{Faults, Faulty};
 use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
 use tokio::runtime::{Builder, Runtime};
@@ -17,6 +18,11 @@ static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-
 
 /// An engine behind its door, which takes so many rows in a step.
 pub fn start(rows: usize) -> (EngineHost, JoinHandle<()>) {
+    start_faulty(rows, Arc::new(|_| None))
+}
+
+/// One whose device fails in steps that `faults` chooses.
+pub fn start_faulty(rows: usize, faults: Faults) -> (EngineHost, JoinHandle<()>) {
     let files = Arc::new(ModelFiles::from_bytes(SHIPPED.to_vec()).unwrap());
     let model = Arc::new(Model::load(files, NonZeroUsize::MIN).unwrap());
     let rows = NonZeroUsize::new(rows).unwrap();
@@ -32,7 +38,7 @@ pub fn start(rows: usize) -> (EngineHost, JoinHandle<()>) {
         waiting_max: 4,
         chunk: ChunkRows::DEFAULT,
     };
-    EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap()
+    EngineHost::start(Engine::new(Faulty::new(executor, faults), settings).unwrap()).unwrap()
 }
 
 pub fn runtime() -> Runtime {

@@ -20,6 +20,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_model::testing::{Fault, Faults, Faulty};
 use muser_model::{Executor, Identity};
 use muser_server::{AuditSettings, Auditor, Fallback, PrefillBy, PrefillSettings, RemotePrefill};
 use muser_weights::digest::FileDigest;
@@ -27,7 +28,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::world::{Loaded, Setup, World, shipped};
+use crate::world::{Loaded, Setup, World, shipped, wait_until};
 
 const CONTEXT: usize = 512;
 /// Rows that the producer computes before it tells of them.
@@ -73,13 +74,23 @@ impl Cluster {
         self.produce_as(runtime, "producer", (&shipped(), CONTEXT)).0
     }
 
+    /// One whose device fails in steps that `faults` chooses.
+    fn produce_faulty(&self, runtime: &Runtime, name: &str, faults: Faults) -> SocketAddr {
+        self.produce_with(runtime, name, (&shipped(), CONTEXT), faults).0
+    }
+
     /// A producer of this name that computes with a model, and takes prompts of so many tokens. Where it listens, and who it
     /// is.
-    pub fn produce_as(
+    pub fn produce_as(&self, runtime: &Runtime, name: &str, model: (&Arc<Loaded>, usize)) -> (SocketAddr, NodeId) {
+        self.produce_with(runtime, name, model, Arc::new(|_| None))
+    }
+
+    fn produce_with(
         &self,
         runtime: &Runtime,
         name: &str,
         (model, context): (&Arc<Loaded>, usize),
+        faults: Faults,
     ) -> (SocketAddr, NodeId) {
         let (_, identity, lane) = self.node(name, Roles::Producer);
         let acceptor = Acceptor::new(&identity, lane, Wanted { role: Role::Decoder, id: None }).unwrap();
@@ -97,7 +108,7 @@ impl Cluster {
             waiting_max: 8,
             chunk: ChunkRows::DEFAULT,
         };
-        let (host, _) = EngineHost::start(Engine::new(executor, settings).unwrap()).unwrap();
+        let (host, _) = EngineHost::start(Engine::new(Faulty::new(executor, faults), settings).unwrap()).unwrap();
         let settings = ProducerSettings {
             concurrent_max: 2,
             context: u32::try_from(context).unwrap(),
@@ -247,6 +258,37 @@ fn a_stream_begins_while_a_producer_is_silent_and_hears_of_its_failure() {
                 assert_eq!((&last["stop"], &last["timings"]["kv_source"]), (&json!(true), &json!("local")), "{last}");
                 assert!(last["timings"]["kv_lost_ms"].as_f64().unwrap() >= 40.0, "{last}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_producer_whose_device_has_no_room_or_fails_says_so_and_the_prompt_is_computed_here() {
+    let (cluster, runtime) = (Cluster::new(), runtime());
+    let alone = World::shipped();
+    for (name, fault) in [("short", Fault::out_of_memory(1 << 20)), ("lost", Fault::lost())] {
+        // In the second step: some pages have been sent by then.
+        let faults: Faults =
+            Arc::new(move |batch| batch.iter().any(|input| input.cache.rows() > 0).then(|| fault.clone()));
+        let address = cluster.produce_faulty(&runtime, name, faults);
+        let world = cluster.serve(address, Fallback::Local, Duration::from_secs(30));
+        let mut body = body("/completion", 0);
+        body["stream"] = json!(false);
+        let (answer, want) = (world.post("/completion", &body).ok(), alone.post("/completion", &body).ok());
+        assert_eq!(answer["timings"]["kv_source"], json!("local"), "{name}: {answer}");
+        assert_eq!(answer["content"], want["content"], "{name}");
+        let quarantine = cluster.folder_of(&Cluster::decoder(&[address])).load_quarantine().unwrap();
+        assert!(quarantine.list().unwrap().is_empty(), "{name}: a device that fails is no lie");
+        // One that is short of memory goes on with what fits, and is asked again after the pause that follows a failure.
+        if name == "short" {
+            let mut attempts = 0;
+            wait_until("the producer is asked again", || {
+                attempts += 1;
+                let mut short = body.clone();
+                short["prompt"] =
+                    json!(format!("{attempts}. There was an old house by the sea, and nobody lived there."));
+                world.post("/completion", &short).ok()["timings"]["kv_source"] == json!("producer")
+            });
         }
     }
 }

@@ -2,8 +2,11 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use muser_model::testing::Fault;
 use muser_server::{Access, Keys, Scope, Scopes, ServeError};
 use serde_json::{Value, json};
 
@@ -113,4 +116,26 @@ fn the_end_of_the_engine_is_the_end_of_the_server_and_clients_are_told() {
     assert!(stream.finish().body.trim_end().rsplit("data: ").next().unwrap().contains("\"error\""));
     assert!(Pending::read_head(whole).status >= 500);
     assert!(matches!(world.ended(), Err(ServeError::Engine(_))));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_server_and_every_client_hears_its_name() {
+    let mut setup = roomy(Duration::from_secs(60));
+    let lost = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&lost);
+    setup.faults = Arc::new(move |_| fails.load(Ordering::SeqCst).then(Fault::lost));
+    setup.slots = 1;
+    let mut world = World::start(setup);
+    let mut stream = world.begin("POST", "/completion", &long(true, 2000));
+    stream.chunk();
+    let waiting = world.send("POST", "/completion", &long(false, 2000));
+    wait_until("one waits", || world.metric("llamacpp:requests_deferred") == 1.0);
+    lost.store(true, Ordering::SeqCst);
+    let name = "the faulty device failed: it was taken away";
+    let rest = stream.finish().body;
+    let last = rest.trim_end().rsplit("data: ").next().unwrap();
+    let error = &serde_json::from_str::<Value>(last).unwrap()["error"];
+    assert_eq!((&error["code"], &error["message"]), (&json!(500), &json!(name)), "{last}");
+    assert_eq!(Pending::read_head(waiting).finish().refused(500, "server_error"), name);
+    assert!(matches!(world.ended(), Err(ServeError::Engine(reason)) if reason == name));
 }

@@ -10,6 +10,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineStatus;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_model::testing::{Faults, Faulty};
 use muser_model::{Executor, Model};
 use muser_server::{App, RemotePrefill, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
 use muser_weights::gguf::ModelFiles;
@@ -32,6 +33,8 @@ pub struct Setup {
     pub drain: Duration,
     /// What pages are named by, if they may come from producers.
     pub identity: Option<[u8; 32]>,
+    /// How its device fails.
+    pub faults: Faults,
 }
 
 /// A running server; stopped when dropped.
@@ -85,7 +88,17 @@ impl Setup {
             answers_max: 16,
         };
         let (server, drain) = (ServerSettings::default(), Duration::from_secs(10));
-        Self { model, context: 512, slots: 2, waiting_max: 8, service, server, drain, identity: None }
+        Self {
+            model,
+            context: 512,
+            slots: 2,
+            waiting_max: 8,
+            service,
+            server,
+            drain,
+            identity: None,
+            faults: Arc::new(|_| None),
+        }
     }
 }
 
@@ -250,6 +263,7 @@ pub fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
 pub fn service(setup: Setup) -> (Service, JoinHandle<()>) {
     let rows = NonZeroUsize::new(128).unwrap();
     let executor = Executor::new(Arc::clone(&**setup.model), Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
+    let executor = Faulty::new(executor, setup.faults);
     let words = Words::load(&setup.model.files.metadata(), setup.model.config().vocab).unwrap();
     let settings = EngineSettings {
         context: setup.context,

@@ -1,0 +1,63 @@
+//! A device that fails or has no room: whoever waits for an answer hears why.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use muser_host::{Refused, What};
+use muser_model::testing::{Fault, Faults};
+
+use crate::world::{isolated, runtime, start_faulty};
+
+/// The last word on a request.
+async fn last_word(mut answer: muser_host::Answer) -> Option<What> {
+    let mut last = None;
+    while let Some(news) = answer.next().await {
+        last = Some(news.what);
+    }
+    last
+}
+
+#[test]
+fn everybody_who_waits_when_the_device_fails_is_told_and_the_status_says_why_the_engine_is_gone() {
+    let steps = AtomicUsize::new(0);
+    let faults: Faults = Arc::new(move |_| (steps.fetch_add(1, Ordering::Relaxed) == 3).then(Fault::lost));
+    let (host, thread) = start_faulty(128, faults);
+    runtime().block_on(async {
+        let mut answers = Vec::new();
+        // Two run and two wait.
+        for token in 5..9 {
+            answers.push(host.submit(isolated(vec![token; 900], 10)).await.unwrap());
+        }
+        for answer in answers {
+            match last_word(answer).await {
+                Some(What::Failed(reason)) => assert_eq!(reason, "the faulty device failed: it was taken away"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(host.status().failure.as_deref(), Some("the faulty device failed: it was taken away"));
+        assert_eq!((host.status().running(), host.status().waiting), (0, 0));
+        assert_eq!(host.submit(isolated(vec![5], 1)).await.unwrap_err(), Refused::Stopped);
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn an_answer_that_the_device_cannot_hold_fails_and_the_next_one_is_given() {
+    let faults: Faults =
+        Arc::new(|batch| batch.iter().any(|input| input.cache.rows() >= 128).then(|| Fault::out_of_memory(4096)));
+    let (host, thread) = start_faulty(128, faults);
+    runtime().block_on(async {
+        let (long, short) = (isolated(vec![5; 900], 10), isolated(vec![6; 20], 10));
+        let (long, beside) = (host.submit(long).await.unwrap(), host.submit(short.clone()).await.unwrap());
+        match last_word(long).await {
+            Some(What::Failed(reason)) => assert!(reason.contains("no 4096 bytes of memory"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        for answer in [beside, host.submit(short).await.unwrap()] {
+            assert!(matches!(last_word(answer).await, Some(What::Finished(_))));
+        }
+        assert_eq!(host.status().failure, None);
+    });
+    drop(host);
+    thread.join().unwrap();
+}
