@@ -47,8 +47,7 @@ pub fn executor(
         other => Failure::Load(other),
     })?;
     let free = gpu.context().memory()?.free;
-    let limits =
-        CudaLimits { rows_max: rows_max.get(), page_bytes_max: free - free / FREE_PART, host_threads: threads };
+    let limits = CudaLimits::new(rows_max.get(), free - free / FREE_PART, threads);
     let device = CudaDevice::new(&gpu, model.spec(), limits)?;
     let executor = Executor::on(Arc::new(model), device, rows_max);
     Ok(Box::new(executor.map_err(|reason| Failure::Device(reason.to_string()))?))

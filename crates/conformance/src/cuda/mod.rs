@@ -14,6 +14,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use muser_cuda::{CudaDevice, CudaLimits, DriverError, Gpu};
+use muser_kernels::attention::KvLayout;
 use muser_model::{DeviceError, Executor, LoadError, Model};
 use muser_weights::gguf::ModelFiles;
 
@@ -39,8 +40,8 @@ pub const FAMILIES: &[CudaFamily] = &[
     CudaFamily { name: "attend", run: attend::run },
 ];
 
-/// Device memory for pages: one slab, so that copies are dropped and made again.
-const PAGE_BYTES_MAX: usize = 1;
+/// Sequences of the suite's largest steps.
+const SEQUENCES_MAX: usize = 3;
 
 /// Threads of the host that compute rotary angles.
 const HOST_THREADS: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
@@ -71,22 +72,29 @@ impl Backend for CudaBackend {
         Model::load_with(files, &mut preparer)
     }
 
+    /// The GPU with plenty of room for copies of pages, and with room for those of one step, so that copies make way.
     fn variants(&self) -> usize {
-        1
+        2
     }
 
-    fn describe(&self, _variant: usize) -> String {
-        self.gpu.context().name().to_owned()
+    fn describe(&self, variant: usize) -> String {
+        let room = if variant == 0 { "plenty of room" } else { "room for the pages of a step" };
+        format!("{}, {room}", self.gpu.context().name())
     }
 
     fn executor(
         &self,
         model: &Arc<Model<CudaDevice>>,
-        _variant: usize,
+        variant: usize,
         rows_max: NonZeroUsize,
     ) -> Result<Executor<CudaDevice>, CaseError> {
-        let limits =
-            CudaLimits { rows_max: rows_max.get(), page_bytes_max: PAGE_BYTES_MAX, host_threads: HOST_THREADS };
+        let (spec, rows_max_of_step) = (model.spec(), rows_max.get());
+        let context = spec.config().context;
+        let sequence = spec.cache_spec(KvLayout::F16, context)?.peak_bytes(context, rows_max_of_step);
+        let mut limits = CudaLimits::new(rows_max_of_step, SEQUENCES_MAX * sequence, HOST_THREADS);
+        if variant == 1 {
+            limits.page_slab_bytes = 1; // One page each.
+        }
         let device = CudaDevice::new(&self.gpu, model.spec(), limits).map_err(failed)?;
         Ok(Executor::on(Arc::clone(model), device, rows_max)?)
     }

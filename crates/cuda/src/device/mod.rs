@@ -8,6 +8,7 @@
 mod operations;
 mod pages;
 mod prepare;
+mod slots;
 mod step;
 
 use std::num::NonZeroUsize;
@@ -73,10 +74,20 @@ impl Gpu {
 pub struct CudaLimits {
     /// Rows of a step.
     pub rows_max: usize,
-    /// Bytes of device copies of pages. Pages beyond that stay on the host and are copied when a step needs them.
+    /// Bytes of device copies of pages, at least one slab. Pages beyond that stay on the host and are copied when a step needs
+    /// them.
     pub page_bytes_max: usize,
+    /// Bytes of device memory taken at once for copies, at least one page.
+    pub page_slab_bytes: usize,
     /// Threads of the host that compute rotary angles.
     pub host_threads: NonZeroUsize,
+}
+
+impl CudaLimits {
+    /// Limits with slabs of 64 MiB.
+    pub fn new(rows_max: usize, page_bytes_max: usize, host_threads: NonZeroUsize) -> Self {
+        Self { rows_max, page_bytes_max, page_slab_bytes: 64 << 20, host_threads }
+    }
 }
 
 /// A GPU with its kernels, and the state of the step that it computes.

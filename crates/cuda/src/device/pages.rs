@@ -1,23 +1,19 @@
-//! Device copies of pages: found by the page's hint, believed by its stamp, dropped when room is needed.
+//! Device copies of pages: found by the page's hint, believed by its stamp, dropped when room is needed (`slots`).
 //!
 //! A copy is written through: the device writes the rows of a step into its copy, and the same rows go to the host before the
 //! step ends. So a copy may be dropped at any time between two steps, and every page can be read on the host.
 
-use std::sync::atomic::Ordering;
-
 use muser_kernels::attention::{AttentionShape, KvLayout};
 use muser_kv::Page;
 
+use super::CudaLimits;
+use super::slots::{Found, NoSlot, PageKey, PageSlots};
 use crate::driver::{Context, DeviceBuffer, DriverError, PinnedBuffer};
 use crate::queue::Queue;
 use crate::queue::pages::PageCopy;
 
-/// Bytes of device memory taken at once for copies.
-const SLAB_BYTES: usize = 64 << 20;
 /// Pages brought to the device in one piece.
 const STAGED_MAX: usize = 256;
-/// Stamp of a slot without a copy: no page has it.
-const NO_STAMP: u64 = 0;
 
 /// Copies of pages of one shape and layout.
 #[derive(Debug)]
@@ -26,22 +22,9 @@ pub(super) struct PageStore {
     layout: KvLayout,
     page_bytes: usize,
     slots_per_slab: usize,
-    slabs_max: usize,
     slabs: Vec<DeviceBuffer<u8>>,
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-    evictions: u64,
-    step: u64,
+    slots: PageSlots,
     staging: Staging,
-}
-
-/// Room for one copy.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// Stamp of the page when the copy was made or written.
-    stamp: u64,
-    /// Number of the last step that used it.
-    step: u64,
 }
 
 /// Canonical bytes on their way to the device.
@@ -50,34 +33,33 @@ struct Staging {
     host: PinnedBuffer<u8>,
     device: DeviceBuffer<u8>,
     copies: Vec<PageCopy>,
+    /// Slot of each copy.
+    slots: Vec<usize>,
 }
 
 impl PageStore {
-    /// An empty store of at most `bytes_max` bytes, but at least one slab.
+    /// An empty store of at most `limits.page_bytes_max` bytes, but at least one slab.
     pub(super) fn new(
         context: &Context,
         shape: AttentionShape,
         layout: KvLayout,
-        bytes_max: usize,
+        limits: CudaLimits,
     ) -> Result<Self, DriverError> {
         let page_bytes = layout.page_bytes(&shape);
-        let slots_per_slab = (SLAB_BYTES / page_bytes).max(1);
+        let slots_per_slab = (limits.page_slab_bytes / page_bytes).max(1);
         let staged = STAGED_MAX * page_bytes;
         Ok(Self {
             shape,
             layout,
             page_bytes,
             slots_per_slab,
-            slabs_max: (bytes_max / (slots_per_slab * page_bytes)).max(1),
             slabs: Vec::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            evictions: 0,
-            step: 0,
+            slots: PageSlots::new(slots_per_slab, limits.page_bytes_max / (slots_per_slab * page_bytes)),
             staging: Staging {
                 host: PinnedBuffer::new(context, staged)?,
                 device: DeviceBuffer::new(context, staged)?,
                 copies: Vec::with_capacity(STAGED_MAX),
+                slots: Vec::with_capacity(STAGED_MAX),
             },
         })
     }
@@ -89,53 +71,59 @@ impl PageStore {
 
     /// Begins a step: copies found from here on stay until the next one begins.
     pub(super) fn begin_step(&mut self) {
-        self.step += 1;
+        self.slots.begin_step();
     }
 
-    /// Address of the device copy of `page`. Without a good copy one is made of the first `rows` rows; the others may hold
-    /// anything. [`Self::flush`] must come before the copy is used.
-    pub(super) fn find(&mut self, queue: &mut Queue, page: &Page, rows: usize) -> Result<u64, DriverError> {
-        let hint = usize::try_from(page.hint().load(Ordering::Relaxed)).unwrap_or(0);
-        let known =
-            hint.checked_sub(1).filter(|&slot| self.slots.get(slot).is_some_and(|copy| copy.stamp == page.stamp()));
-        let slot = match known {
-            Some(slot) => slot,
-            None => {
-                let slot = self.take(queue)?;
-                self.slots[slot].stamp = page.stamp();
-                page.hint().store(slot as u64 + 1, Ordering::Relaxed);
-                if rows > 0 {
-                    self.stage(queue, slot, page.bytes())?;
-                }
-                slot
+    /// Slot of the device copy of `page`. Without a good copy one is made of the first `rows` rows; the others may hold
+    /// anything. [`Self::flush`] must come before the copy is used. `mark_used` is called before a copy is dropped, and marks
+    /// what the step uses without looking for it.
+    pub(super) fn find(
+        &mut self,
+        queue: &mut Queue,
+        page: &Page,
+        rows: usize,
+        mark_used: &mut dyn FnMut(&mut PageSlots),
+    ) -> Result<usize, DriverError> {
+        let bytes = self.slots_per_slab * self.page_bytes;
+        let slabs = &mut self.slabs;
+        let mut add_slab = || DeviceBuffer::new(queue.context(), bytes).map(|slab| slabs.push(slab));
+        let found = self.slots.find(key_of(page), &mut add_slab, mark_used).map_err(|none| match none {
+            NoSlot::Exhausted => {
+                DriverError::OutOfMemory { place: "device memory for pages", bytes: self.page_bytes, free: 0 }
             }
-        };
-        self.slots[slot].step = self.step;
-        Ok(self.address(slot))
-    }
-
-    /// True if every copy that was found is where it was: none has had to make way yet.
-    pub(super) fn is_roomy(&self) -> bool {
-        self.evictions == 0
-    }
-
-    /// Records that the device copy of `page`, which this step found, has the page's present content.
-    pub(super) fn has_written(&mut self, page: &Page) {
-        let hint = usize::try_from(page.hint().load(Ordering::Relaxed)).unwrap_or(0);
-        if let Some(slot) = hint.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
-            slot.stamp = page.stamp();
+            NoSlot::NoSlab(refused) => refused,
+        })?;
+        match found {
+            Found::Copied(slot) => Ok(slot),
+            Found::Taken(slot) => {
+                let staged = if rows > 0 { self.stage(queue, slot, page.bytes()) } else { Ok(()) };
+                staged.inspect_err(|_| self.slots.forget(slot))?;
+                Ok(slot)
+            }
         }
+    }
+
+    /// Records that `slot`, which this step found for `page`, has the page's present content.
+    pub(super) fn has_written(&mut self, slot: usize, page: &Page) {
+        self.slots.set_stamp(slot, page.stamp());
     }
 
     /// Drops every copy: after a failure nobody knows what they hold.
     pub(super) fn forget(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.stamp = NO_STAMP);
+        self.slots.forget_all();
         self.staging.copies.clear();
+        self.staging.slots.clear();
+    }
+
+    /// Drops the copies that were staged and not made: the step does not take place. The others are as good as before.
+    pub(super) fn abandon_staged(&mut self) {
+        self.staging.copies.clear();
+        self.staging.slots.drain(..).for_each(|slot| self.slots.forget(slot));
     }
 
     /// Brings what was staged to the device, and waits until the staging room may be used again.
     pub(super) fn flush(&mut self, queue: &mut Queue) -> Result<(), DriverError> {
-        let Staging { host, device, copies } = &mut self.staging;
+        let Staging { host, device, copies, slots } = &mut self.staging;
         if copies.is_empty() {
             return Ok(());
         }
@@ -148,8 +136,10 @@ impl PageStore {
         // SAFETY: every address lies in a slot of its own or in the staging buffer, both of which live as long as `self`;
         // the list lives until the wait below.
         unsafe { queue.unpack_pages((&self.shape, self.layout), &list) };
+        queue.sync()?;
         copies.clear();
-        queue.sync()
+        slots.clear();
+        Ok(())
     }
 
     fn stage(&mut self, queue: &mut Queue, slot: usize, bytes: &[u8]) -> Result<(), DriverError> {
@@ -157,51 +147,21 @@ impl PageStore {
             self.flush(queue)?;
         }
         let device = self.address(slot);
-        let Staging { host, device: staged, copies } = &mut self.staging;
+        let Staging { host, device: staged, copies, slots } = &mut self.staging;
         let at = copies.len() * self.page_bytes;
         host.as_mut_slice()[at..at + self.page_bytes].copy_from_slice(bytes);
         copies.push(PageCopy { device, canonical: staged.address_at(at), rows: 64 });
+        slots.push(slot);
         Ok(())
     }
 
-    fn address(&self, slot: usize) -> u64 {
+    /// Device address of a slot.
+    pub(super) fn address(&self, slot: usize) -> u64 {
         self.slabs[slot / self.slots_per_slab].address_at(slot % self.slots_per_slab * self.page_bytes)
     }
+}
 
-    /// A slot without a copy.
-    fn take(&mut self, queue: &mut Queue) -> Result<usize, DriverError> {
-        if self.free.is_empty() {
-            match self.grow(queue.context()) {
-                Ok(()) => {}
-                Err(refused) if !self.evict() => return Err(refused),
-                Err(_) => {}
-            }
-        }
-        Ok(self.free.pop().expect("a slab or an eviction gave at least one slot"))
-    }
-
-    fn grow(&mut self, context: &Context) -> Result<(), DriverError> {
-        let bytes = self.slots_per_slab * self.page_bytes;
-        if self.slabs.len() == self.slabs_max {
-            return Err(DriverError::OutOfMemory { place: "device memory for pages", bytes, free: 0 });
-        }
-        self.slabs.push(DeviceBuffer::new(context, bytes)?);
-        let first = self.slots.len();
-        self.slots.resize(first + self.slots_per_slab, Slot { stamp: NO_STAMP, step: 0 });
-        self.free.extend((first..self.slots.len()).rev());
-        Ok(())
-    }
-
-    /// Frees the quarter of the copies that were not used for longest, none of this step. False if there is none.
-    fn evict(&mut self) -> bool {
-        let mut idle: Vec<usize> = (0..self.slots.len()).filter(|&slot| self.slots[slot].step < self.step).collect();
-        idle.sort_unstable_by_key(|&slot| self.slots[slot].step);
-        idle.truncate((idle.len() / 4).max(1));
-        for &slot in &idle {
-            self.slots[slot].stamp = NO_STAMP;
-        }
-        self.free.extend(&idle);
-        self.evictions += 1;
-        !idle.is_empty()
-    }
+/// A page as its store sees it.
+pub(super) fn key_of(page: &Page) -> PageKey<'_> {
+    PageKey { stamp: page.stamp(), hint: page.hint() }
 }

@@ -6,7 +6,8 @@ use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
 use muser_kv::{LayerSpec, PageLayout};
 use muser_model::SequenceInput;
 
-use super::pages::PageStore;
+use super::pages::{PageStore, key_of};
+use super::slots::PageSlots;
 use super::{CudaLimits, layout_of};
 use crate::attention::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
 use crate::driver::{Context, DeviceBuffer, DriverError, Event, PinnedBuffer, Stream};
@@ -27,7 +28,12 @@ pub(super) struct StepState {
     layers: Vec<LayerOfStep>,
     layout: KvLayout,
     table: PageTable,
+    /// Of each sequence of the step, in its order.
     known: Vec<KnownSequence>,
+    /// Slots of the pages that are being looked for.
+    found: Vec<usize>,
+    /// Every copy that the step uses is marked, for the first time that one has to make way.
+    is_marked: bool,
     rows_out: RowsOut,
     /// A step began and its rows did not all reach the host: no copy can be trusted.
     is_open: bool,
@@ -57,19 +63,20 @@ struct LayerOfStep {
     table_start: usize,
 }
 
-/// Addresses of a sequence's pages in the step before. All but the last hold as long as its cache has the same lineage and no
-/// copy had to make way, so that a long sequence is not looked through for every token.
+/// Slots of a sequence's pages in the last step that it was part of, which is the one before. All but the last page's hold as
+/// long as its cache has the same lineage, so that a long sequence is not looked through for every token; a copy that makes way
+/// in the meantime is not one of them.
 #[derive(Debug)]
 struct KnownSequence {
     lineage: u64,
     layers: Vec<KnownLayer>,
 }
 
-/// Addresses of consecutive pages from absolute page `first` on.
+/// Slots of consecutive pages from absolute page `first` on.
 #[derive(Debug, Default)]
 struct KnownLayer {
     first: usize,
-    addresses: Vec<u64>,
+    slots: Vec<usize>,
 }
 
 /// Addresses of the step's pages, layer by layer.
@@ -111,61 +118,65 @@ impl StepState {
             layers: Vec::new(),
             layout: KvLayout::Q8,
             known: Vec::new(),
+            found: Vec::new(),
+            is_marked: false,
             table: PageTable { entries: Vec::new(), device: DeviceBuffer::new(context, 0)? },
             rows_out: RowsOut::new(context)?,
             is_open: false,
         })
     }
 
-    /// Finds or makes device copies of every page that the step's rows see, and plans its attention.
+    /// Finds or makes device copies of every page that the step's rows see, and plans its attention. After an error no step is
+    /// under way, and the copies that were there before are as good as they were.
     pub(super) fn begin(&mut self, queue: &mut Queue, batch: &[SequenceInput<'_>]) -> Result<(), DriverError> {
         if self.is_open {
             self.stores.iter_mut().for_each(|store| store.pages.forget());
             self.known.clear();
+            self.is_open = false;
         }
-        self.is_open = true;
         self.layout = layout_of(batch);
         let Some(first) = batch.first() else { return Ok(()) };
         let layers = first.cache.spec().layers();
         self.rows_out.begin(queue.context(), first.cache.spec().layout(), [layers.len(), self.limits.rows_max])?;
         self.store = self.find_store(queue.context())?;
-        self.stores[self.store].pages.begin_step();
-        self.plans.iter_mut().for_each(|plan| plan.sequences.clear());
-        let was_roomy = self.stores[self.store].pages.is_roomy();
-        self.find_all_pages(queue, layers, batch)?;
-        if was_roomy && !self.stores[self.store].pages.is_roomy() {
-            // A known copy may have made way for another one: nothing is taken as known from here on.
-            self.find_all_pages(queue, layers, batch)?;
+        let begun = self.find_all_pages(queue, layers, batch);
+        if begun.is_err() {
+            self.stores[self.store].pages.abandon_staged();
+            self.known.clear();
         }
-        self.stores[self.store].pages.flush(queue)?;
-        self.table.upload(queue)
+        self.is_open = begun.is_ok();
+        begun
     }
 
-    /// Makes the page table of the step.
+    /// Makes the page table of the step, and brings it and every page that it names to the device.
     fn find_all_pages(
         &mut self,
         queue: &mut Queue,
         layers: &[LayerSpec],
         batch: &[SequenceInput<'_>],
     ) -> Result<(), DriverError> {
-        self.table.entries.clear();
+        self.stores[self.store].pages.begin_step();
+        self.is_marked = false;
+        self.plans.iter_mut().for_each(|plan| plan.sequences.clear());
         self.layers.clear();
+        self.table.entries.clear();
         self.recall(batch, layers.len());
-        for (index, layer) in layers.iter().enumerate() {
+        for layer in layers {
             let plan = self.plan(queue, layer.window, batch)?;
-            self.layers.push(LayerOfStep { plan, table_start: self.table.entries.len() });
+            self.layers.push(LayerOfStep { plan, table_start: 0 });
+        }
+        for index in 0..layers.len() {
+            self.layers[index].table_start = self.table.entries.len();
             for number in 0..batch.len() {
                 self.find_pages(queue, index, number, batch)?;
             }
         }
-        Ok(())
+        self.stores[self.store].pages.flush(queue)?;
+        self.table.upload(queue)
     }
 
     /// Puts the sequences of the step in their places among the known ones, and forgets the others.
     fn recall(&mut self, batch: &[SequenceInput<'_>], layers: usize) {
-        if !self.stores[self.store].pages.is_roomy() {
-            self.known.clear();
-        }
         let mut before = std::mem::take(&mut self.known);
         self.known.extend(batch.iter().map(|input| {
             let lineage = input.cache.lineage();
@@ -174,6 +185,10 @@ impl StepState {
                 None => KnownSequence { lineage, layers: (0..layers).map(|_| KnownLayer::default()).collect() },
             }
         }));
+        // The last page may have had room: whoever extended the cache since wrote there, so its stamp is compared.
+        for layer in self.known.iter_mut().flat_map(|known| &mut known.layers) {
+            layer.slots.pop();
+        }
     }
 
     /// Appends the addresses of the pages of layer `index` that sequence `number` sees to the page table.
@@ -184,29 +199,32 @@ impl StepState {
         number: usize,
         batch: &[SequenceInput<'_>],
     ) -> Result<(), DriverError> {
-        let layer = self.layers[index];
-        let Plan { plan, sequences, .. } = &self.plans[layer.plan];
+        let Self { plans, layers, known, found, is_marked, stores, store, table, .. } = self;
+        let store = &mut stores[*store].pages;
         let (pages, rows) = (batch[number].cache.pages(index), batch[number].cache.rows());
-        let visible = plan.visible_pages(&sequences[number]);
-        let known = &mut self.known[number].layers[index];
-        let start = self.table.entries.len();
-        // The last page may have had room: whoever extended the cache since wrote there, so its stamp is compared.
-        known.addresses.pop();
+        let layer = &known[number].layers[index];
+        let visible = layers[index].visible_pages(plans, number);
+        let mut mark_used = |slots: &mut PageSlots| {
+            if !std::mem::replace(is_marked, true) {
+                mark_step(slots, (plans, layers), known, batch);
+            }
+        };
+        found.clear();
         for page in visible.clone() {
-            let address = page.checked_sub(known.first).and_then(|at| known.addresses.get(at)).copied();
-            let address = match address {
-                Some(address) => address,
+            let slot = page.checked_sub(layer.first).and_then(|at| layer.slots.get(at)).copied();
+            let slot = match slot {
+                Some(slot) => slot,
                 None => {
                     let held = &pages.as_slice()[page - pages.first_page()];
-                    let rows = rows.saturating_sub(page * PAGE_ROWS);
-                    self.stores[self.store].pages.find(queue, held, rows)?
+                    store.find(queue, held, rows.saturating_sub(page * PAGE_ROWS), &mut mark_used)?
                 }
             };
-            self.table.entries.push(address);
+            found.push(slot);
+            table.entries.push(store.address(slot));
         }
-        known.first = visible.start;
-        known.addresses.clear();
-        known.addresses.extend_from_slice(&self.table.entries[start..]);
+        let layer = &mut known[number].layers[index];
+        layer.first = visible.start;
+        std::mem::swap(&mut layer.slots, found);
         Ok(())
     }
 
@@ -257,7 +275,8 @@ impl StepState {
         for index in std::mem::take(&mut self.rows_out.layers) {
             self.rows_out.arrived[index].synchronize()?;
             let mut rows = self.rows_out.host[index].as_slice().chunks_exact(layout.row_bytes());
-            for input in batch.iter_mut() {
+            for (input, known) in batch.iter_mut().zip(&self.known) {
+                let known = &known.layers[index];
                 let positions = input.cache.rows()..input.cache.rows() + input.tokens.len();
                 for (page, bytes) in input.cache.pending_pages_mut(index) {
                     let first = positions.start.max(page * PAGE_ROWS);
@@ -268,7 +287,7 @@ impl StepState {
                 }
                 let pages = input.cache.pages(index);
                 for page in input.cache.pending_pages() {
-                    store.has_written(&pages.as_slice()[page - pages.first_page()]);
+                    store.has_written(known.slots[page - known.first], &pages.as_slice()[page - pages.first_page()]);
                 }
             }
         }
@@ -283,7 +302,7 @@ impl StepState {
             Some(known) => Ok(known),
             None => {
                 let scratch = AttentionScratch::new(context, (shape, layout), self.plan_limits)?;
-                let pages = PageStore::new(context, shape, layout, self.limits.page_bytes_max)?;
+                let pages = PageStore::new(context, shape, layout, self.limits)?;
                 self.stores.push(Store { pages, scratch });
                 Ok(self.stores.len() - 1)
             }
@@ -322,6 +341,32 @@ impl StepState {
             plan.set(queue, sequences)?;
         }
         Ok(index)
+    }
+}
+
+impl LayerOfStep {
+    /// Absolute indices of the pages that the rows of sequence `number` see.
+    fn visible_pages(&self, plans: &[Plan], number: usize) -> Range<usize> {
+        let Plan { plan, sequences, .. } = &plans[self.plan];
+        plan.visible_pages(&sequences[number])
+    }
+}
+
+/// Marks the slots that are known for the sequences of a step, and those of its other pages that have a copy.
+fn mark_step(
+    slots: &mut PageSlots,
+    (plans, layers): (&[Plan], &[LayerOfStep]),
+    known: &[KnownSequence],
+    batch: &[SequenceInput<'_>],
+) {
+    known.iter().flat_map(|known| &known.layers).flat_map(|layer| &layer.slots).for_each(|slot| slots.mark(*slot));
+    for (index, layer) in layers.iter().enumerate() {
+        for (number, input) in batch.iter().enumerate() {
+            let pages = input.cache.pages(index);
+            for page in layer.visible_pages(plans, number) {
+                slots.mark_page(key_of(&pages.as_slice()[page - pages.first_page()]));
+            }
+        }
     }
 }
 
