@@ -9,6 +9,7 @@ pub mod activations;
 pub mod attention;
 pub mod device;
 pub mod driver;
+mod golden_pass;
 pub mod kernels;
 pub mod matrix;
 pub mod queue;

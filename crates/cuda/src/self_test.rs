@@ -1,24 +1,31 @@
 //! Self-test of a device: the operations on which exactness hangs, at the limits of their arithmetic, against the scalar
-//! references.
+//! references, and then a whole small model against checked-in digests (`golden_pass`).
 //!
 //! Products run by every kernel that this device has for them, over tensors whose integer sums come as close to 2^24 as
 //! rule 1 lets them, so that a matrix unit that keeps fewer bits than it should is seen; SiLU and the norm divide and take
-//! roots of numbers of all sizes. Takes a fraction of a second.
+//! roots of numbers of all sizes, sums keep subnormal numbers, and codes are rounded at ties. Takes a fraction of a second.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use muser_kernels::activations::ActivationFormat;
 use muser_kernels::cpu::Kernels as CpuKernels;
 use muser_kernels::dot::reference::{self, Quantisation};
 use muser_kernels::formats::{WeightClass, WeightType};
+use muser_kv::KvLayout;
+use muser_model::{Executor, Model};
 
 use crate::activations::{Activations, Forms};
+use crate::device::{CudaDevice, CudaLimits, Gpu, device_error};
 use crate::driver::{Context, DeviceBuffer, DriverError};
+use crate::golden_pass::{self, Digests, GOLDEN};
 use crate::kernels::Kernels;
 use crate::matrix::{DeviceMatrix, DeviceMatrixError};
 use crate::queue::matmul::DeviceProduct;
 use crate::queue::quantise::{DeviceNorm, NormRows};
 use crate::queue::{FINE, Failures, Queue};
+
+pub use crate::golden_pass::GoldenPassError;
 
 /// Columns of the products.
 const COLS: usize = 512;
@@ -48,6 +55,31 @@ pub enum SelfTestError {
         /// Bits of the device.
         got: u32,
     },
+    /// A whole model on the device has other bits than everywhere else.
+    #[error(
+        "a model of two layers on {device}: the digest of its {part} in layout {layout:?} is {got:#018x}, the right one is \
+         {expected:#018x}; the device is not used"
+    )]
+    WrongModel {
+        /// Name of the device.
+        device: String,
+        /// `logits` or `pages`.
+        part: &'static str,
+        /// Layout of the pages.
+        layout: KvLayout,
+        /// The checked-in digest.
+        expected: u64,
+        /// The device's digest.
+        got: u64,
+    },
+    /// The whole model could not be computed.
+    #[error("a model of two layers on {device}: {reason}; the device is not used")]
+    Model {
+        /// Name of the device.
+        device: String,
+        /// The reason.
+        reason: Box<GoldenPassError>,
+    },
     /// The device failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -68,7 +100,40 @@ pub fn self_test(context: &Context, kernels: Arc<Kernels>) -> Result<(), SelfTes
         test.products(ty)?;
     }
     test.silu()?;
+    test.sums()?;
+    test.codes()?;
     test.norm()
+}
+
+/// Computes the whole small model on `gpu`, and compares its digests.
+///
+/// # Errors
+/// [`SelfTestError::WrongModel`] or [`SelfTestError::Model`].
+pub(crate) fn test_model(gpu: &Gpu) -> Result<(), SelfTestError> {
+    let device = || gpu.context().name().to_owned();
+    let failed = |reason| SelfTestError::Model { device: device(), reason: Box::new(reason) };
+    let mut executor = executor(gpu).map_err(failed)?;
+    for golden in GOLDEN {
+        let found = golden_pass::run(&mut executor, golden.layout).map_err(failed)?;
+        let Digests { layout, logits, pages } = golden;
+        for (part, expected, got) in [("logits", logits, found.logits), ("pages", pages, found.pages)] {
+            if expected != got {
+                return Err(SelfTestError::WrongModel { device: device(), part, layout, expected, got });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The small model on `gpu`.
+fn executor(gpu: &Gpu) -> Result<Executor<CudaDevice>, GoldenPassError> {
+    let rows_max = golden_pass::ROWS_MAX;
+    let of_driver = |error| GoldenPassError::Step(device_error(error).into());
+    let mut preparer = gpu.preparer().map_err(of_driver)?;
+    let model = Model::<CudaDevice>::load_with(&golden_pass::model_file()?, &mut preparer)?;
+    let limits = CudaLimits { page_slab_bytes: 1 << 20, ..CudaLimits::new(rows_max.get(), 1 << 20) };
+    let device = CudaDevice::new(gpu, model.spec(), limits).map_err(of_driver)?;
+    Executor::on(Arc::new(model), device, rows_max).map_err(|error| GoldenPassError::Step(error.into()))
 }
 
 struct Test {
@@ -112,8 +177,13 @@ impl Test {
         self.queue.sync()?;
         let mut values = vec![0.0; expected.len()];
         self.queue.stream().download(got, 0, &mut values)?;
+        self.check(operation, expected, &values)
+    }
+
+    /// Compares values that have been downloaded by bits.
+    fn check(&self, operation: &str, expected: &[f32], values: &[f32]) -> Result<(), SelfTestError> {
         let same = |(left, right): (&f32, &f32)| left.to_bits() == right.to_bits();
-        match expected.iter().zip(&values).position(|pair| !same(pair)) {
+        match expected.iter().zip(values).position(|pair| !same(pair)) {
             None => Ok(()),
             Some(index) => Err(SelfTestError::WrongBits {
                 device: self.queue.context().name().to_owned(),
@@ -187,6 +257,45 @@ impl Test {
         let mut failures = Failures { status: &mut status, place: 0 };
         self.queue.silu_mul_quantise(&mut out, (&device_gate, &device_up), (4, COLS), Forms::FLOATS, &mut failures);
         self.compare("SiLU", &gate, &out.floats)
+    }
+
+    /// Sums that are subnormal, or lose bits to a term of another size.
+    fn sums(&mut self) -> Result<(), SelfTestError> {
+        let (mut x, y) = (self.floats(4 * COLS, 0..24), self.floats(4 * COLS, 0..24));
+        let (mut device_x, device_y) = (self.upload(&x)?, self.upload(&y)?);
+        x.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
+        self.queue.add_residual(&mut device_x, &device_y, (4, COLS), None);
+        self.compare("sums", &x, &device_x)
+    }
+
+    /// Codes of rows whose largest value is 127, so that the inverse of the scale is one and every half is a tie, and the
+    /// scales of rows of all sizes.
+    fn codes(&mut self) -> Result<(), SelfTestError> {
+        let rows = 4;
+        let mut x: Vec<f32> =
+            (0..rows * COLS).map(|_| f32::from(self.random().to_le_bytes()[1].cast_signed()) / 2.0).collect();
+        x.iter_mut().step_by(32).for_each(|x| *x = 127.0);
+        let sizes = self.floats(COLS / 2, 60..190);
+        x[(rows - 1) * COLS..][..COLS / 2].copy_from_slice(&sizes);
+        let forms = [
+            (Forms::CODES_256, ActivationFormat::Int8x256, Quantisation::INT8X256),
+            (Forms::CODES_32, ActivationFormat::Int8x32, Quantisation::INT8X32),
+        ];
+        for (form, format, quantisation) in forms {
+            let mut out = Activations::new(self.queue.context(), rows, COLS, form)?;
+            let (device_x, mut status) = (self.upload(&x)?, self.status(rows)?);
+            let mut failures = Failures { status: &mut status, place: 0 };
+            self.queue.quantise(&mut out, &device_x, (rows, COLS), form, &mut failures);
+            let (codes, scales) = out.download(&mut self.queue, format)?;
+            // Whole groups, so that rows follow each other without a gap.
+            let Some(expected) = reference::quantise(&x, quantisation) else { continue };
+            self.check(&format!("scales of {format:?}"), &expected.scales, &scales)?;
+            #[expect(clippy::cast_precision_loss, reason = "at most 127")]
+            let expected: Vec<f32> = expected.codes.into_iter().map(|code| code as f32).collect();
+            let codes: Vec<f32> = codes.into_iter().map(f32::from).collect();
+            self.check(&format!("codes of {format:?}"), &expected, &codes)?;
+        }
+        Ok(())
     }
 
     /// The order of a sum, the root and its reciprocal.

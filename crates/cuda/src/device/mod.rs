@@ -22,7 +22,7 @@ use muser_model::{DeviceError, ModelSpec};
 use crate::driver::{Context, DeviceBuffer, DriverError, PinnedBuffer};
 use crate::kernels::Kernels;
 use crate::queue::{FINE, Queue};
-use crate::self_test::{SelfTestError, self_test};
+use crate::self_test::{SelfTestError, self_test, test_model};
 
 pub use prepare::{PrepareForCuda, Table};
 
@@ -44,7 +44,9 @@ impl Gpu {
         let context = Context::open(ordinal)?;
         let kernels = Arc::new(Kernels::load(&context)?);
         self_test(&context, Arc::clone(&kernels))?;
-        Ok(Self { context, kernels })
+        let gpu = Self { context, kernels };
+        test_model(&gpu)?;
+        Ok(gpu)
     }
 
     /// Name and memory.
@@ -188,7 +190,7 @@ impl Rope {
 }
 
 /// The graph's view of a failure of the driver.
-fn device_error(error: DriverError) -> DeviceError {
+pub(crate) fn device_error(error: DriverError) -> DeviceError {
     match error {
         DriverError::OutOfMemory { bytes, .. } => DeviceError::OutOfMemory { device: "the GPU", bytes },
         other => DeviceError::Failed { device: "the GPU", reason: other.to_string() },
