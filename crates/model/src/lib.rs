@@ -4,6 +4,7 @@
 
 mod arch;
 mod config;
+pub mod cost;
 mod cpu;
 mod device;
 mod executor;

@@ -17,6 +17,7 @@ use muser_weights::gguf::{ModelFiles, TensorError, Weight};
 
 use crate::arch::{ConfigError, read_config};
 use crate::config::{ModelConfig, Part};
+use crate::cost::{GraphProducts, SequenceRows, StepCost};
 use crate::cpu::{Planned, PrepareForCpu};
 use crate::device::{Device, DeviceError, FileForm, Prepare, PreparedWeights, RawMatrix};
 use crate::layer::{Attention, FeedForward, Form, Layer, Linear, Norm, Reform};
@@ -93,6 +94,7 @@ pub struct ModelSpec {
     attention_shape: AttentionShape,
     rope_factors: Option<Vec<f32>>,
     parameters: u64,
+    products: GraphProducts,
 }
 
 impl ModelSpec {
@@ -109,6 +111,11 @@ impl ModelSpec {
     /// Elements of all tensors together.
     pub fn parameters(&self) -> u64 {
         self.parameters
+    }
+
+    /// Arithmetic and memory traffic of a step over `sequences`, with caches of `layout`, by kind of operation.
+    pub fn step_cost(&self, layout: KvLayout, sequences: &[SequenceRows]) -> StepCost {
+        self.products.step_cost(&self.config, layout, sequences)
     }
 
     /// The shape of a cache for `context` positions.
@@ -287,7 +294,9 @@ impl<'a> FileModel<'a> {
         RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
         loader.refuse_unknown_tensors()?;
         let parameters = files.tensors().map(|tensor| tensor.elements()).sum();
-        let spec = ModelSpec { config, attention_shape, rope_factors, parameters };
+        let products = GraphProducts::new(&config, &|name| Some(files.weight(name).ok()?.ty));
+        let products = products.expect("every matrix of the graph was read above");
+        let spec = ModelSpec { config, attention_shape, rope_factors, parameters, products };
         Ok(Self { spec, table, layers, output_norm, head })
     }
 

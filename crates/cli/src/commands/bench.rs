@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Instant;
 
-use muser_kv::{PAGE_ROWS, PagePool, SequenceCache};
-use muser_model::{Forward, LoadError, LogitsWanted, SequenceInput, read_config};
+use muser_kv::{KvLayout, PAGE_ROWS, PagePool, SequenceCache};
+use muser_model::cost::{Cost, SequenceRows};
+use muser_model::{Forward, LoadError, LogitsWanted, ModelSpec, SequenceInput, read_config};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -34,6 +35,10 @@ struct Row {
     avg_ts: f64,
     stddev_ts: f64,
     samples_ts: Vec<f64>,
+    /// Arithmetic of the model at the mean speed, 10^12 operations per second.
+    avg_tops: f64,
+    /// Memory traffic of the model at the mean speed, 10^9 bytes per second.
+    avg_gbs: f64,
 }
 
 /// What one test counts, at the depth that has been reached.
@@ -93,6 +98,8 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
             let samples_ts = bench.samples(test, depth, args.repetitions.get())?;
             let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
             let device = bench.executor.device();
+            let cost = test.cost(bench.executor.spec(), args.kv.into(), depth, rows_max);
+            let per_second = |count: u64| count as f64 / test.tokens() as f64 * avg_ts;
             let (n_prompt, n_gen) = match test {
                 Test::Prefill { tokens } => (tokens, 0),
                 Test::Decode { steps, .. } => (0, steps),
@@ -109,6 +116,8 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
                 avg_ts,
                 stddev_ts,
                 samples_ts,
+                avg_tops: per_second(cost.operations) * 1e-12,
+                avg_gbs: per_second(cost.bytes) * 1e-9,
             });
         }
     }
@@ -143,6 +152,25 @@ impl Test {
             Self::Prefill { .. } => 1,
             Self::Decode { sequences, .. } => sequences,
         }
+    }
+
+    /// Tokens of a run, over all sequences.
+    fn tokens(&self) -> usize {
+        self.positions() * self.sequences()
+    }
+
+    /// Arithmetic and memory traffic of the model in all steps that are timed.
+    fn cost(&self, spec: &ModelSpec, kv: KvLayout, depth: usize, rows_max: usize) -> Cost {
+        let end = depth + self.positions();
+        let width = match self {
+            Self::Prefill { .. } => rows_max,
+            Self::Decode { .. } => 1,
+        };
+        let step = |position: usize| {
+            let rows = SequenceRows { position, rows: width.min(end - position), logits: 1 };
+            spec.step_cost(kv, &vec![rows; self.sequences()]).total()
+        };
+        (depth..end).step_by(width).map(step).sum()
     }
 }
 
@@ -186,7 +214,7 @@ impl Bench<'_> {
                 }
             }
         }
-        Ok((test.positions() * test.sequences()) as f64 / start.elapsed().as_secs_f64())
+        Ok(test.tokens() as f64 / start.elapsed().as_secs_f64())
     }
 }
 
@@ -247,8 +275,8 @@ fn print(rows: &[Row], format: BenchFormat) -> Result<(), Failure> {
         }
         BenchFormat::Md => {
             let mut lines = vec![
-                "| model | kernels | kv | threads | test | t/s |".to_owned(),
-                "| --- | --- | --- | ---: | ---: | ---: |".to_owned(),
+                "| model | kernels | kv | threads | test | t/s | TOP/s | GB/s |".to_owned(),
+                "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |".to_owned(),
             ];
             for row in rows {
                 let test = match row {
@@ -258,9 +286,12 @@ fn print(rows: &[Row], format: BenchFormat) -> Result<(), Failure> {
                 };
                 let depth = if row.n_depth > 0 { format!(" @ d{}", row.n_depth) } else { String::new() };
                 let speed = format!("{:.2} ± {:.2}", row.avg_ts, row.stddev_ts);
-                let Row { kernels, kv, n_threads, .. } = row;
+                let Row { kernels, kv, n_threads, avg_tops, avg_gbs, .. } = row;
                 let model = one_line(&row.model);
-                lines.push(format!("| {model} | {kernels} | {kv} | {n_threads} | {test}{depth} | {speed} |"));
+                let model_speed = format!("{avg_tops:.3} | {avg_gbs:.1}");
+                lines.push(format!(
+                    "| {model} | {kernels} | {kv} | {n_threads} | {test}{depth} | {speed} | {model_speed} |"
+                ));
             }
             lines.iter().try_for_each(|line| writeln!(out, "{line}")).map_err(Failure::Stdout)
         }

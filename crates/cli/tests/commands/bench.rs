@@ -4,6 +4,10 @@ use serde_json::Value;
 
 use crate::common::muser;
 
+/// Weights of the shipped model: eight layers of 512 by 512 three times, by 256 twice and by 1536 three times; 4,096 tokens.
+const LAYER_WEIGHTS: f64 = 27_262_976.0;
+const HEAD_WEIGHTS: f64 = 2_097_152.0;
+
 #[test]
 fn json_has_the_fields_of_the_usual_table() {
     let ended = muser(&["bench", "-o", "json", "-p", "16", "-n", "4", "-r", "2", "-d", "3", "-t", "2"]).done();
@@ -17,6 +21,14 @@ fn json_has_the_fields_of_the_usual_table() {
         let mean = row["avg_ts"].as_f64().unwrap();
         assert!(samples.len() == 2 && samples.iter().all(|speed| *speed > 0.0));
         assert!((mean - (samples[0] + samples[1]) / 2.0).abs() < 1e-6 * mean);
+        // Products are nearly all of the arithmetic, and weights of 4 to 6 bits nearly all of the traffic, once a step. A step
+        // of prefill has one row of logits.
+        let tokens_per_step = if prompt > 0 { 16.0 } else { 1.0 };
+        let [tops, gbs] = ["avg_tops", "avg_gbs"].map(|name| row[name].as_f64().unwrap() / mean);
+        let products = 2.0 * (LAYER_WEIGHTS + HEAD_WEIGHTS / tokens_per_step);
+        assert!((1.0..1.05).contains(&(tops * 1e12 / products)), "{row}");
+        let least = 0.5625 * (LAYER_WEIGHTS + HEAD_WEIGHTS) / tokens_per_step;
+        assert!((1.0..2.0).contains(&(gbs * 1e9 / least)), "{row}");
         assert!(row["stddev_ts"].as_f64().unwrap() >= 0.0);
         assert!(!row["model"].as_str().unwrap().is_empty() && !row["kernels"].as_str().unwrap().is_empty());
     }
@@ -28,7 +40,10 @@ fn a_test_of_no_tokens_is_left_out() {
         let table = muser(&[&["bench", "-r", "1", "--kv", "f16"], &args[..]].concat()).done().stdout;
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), 3, "{table}");
-        assert!(lines[0].contains("t/s") && lines[2].contains(names[0]) && lines[2].contains("f16"), "{table}");
+        assert!(
+            lines[0].contains("| t/s | TOP/s | GB/s |") && lines[2].contains(names[0]) && lines[2].contains("f16"),
+            "{table}"
+        );
     }
     let line = muser(&["bench", "-p", "0", "-n", "0"]).refused(2);
     assert!(line.contains("nothing to measure"), "{line}");

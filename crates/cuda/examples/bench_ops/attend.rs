@@ -4,6 +4,7 @@ use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
 use muser_cuda::driver::Event;
 use muser_cuda::queue::Failures;
 use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_model::cost::{AttentionCost, Cost};
 
 use super::world::World;
 
@@ -74,19 +75,19 @@ fn time(world: &mut World, step: &Step, layout: KvLayout) {
     let mut times = times.split_off(1);
     times.sort_by(f32::total_cmp);
     let seconds = f64::from(times[RUNS / 2]) * 1e-3;
-    let seen = |position: usize| step.window.map_or(position + 1, |window| (position + 1).min(window as usize));
-    let pairs: usize = (step.position..step.position + step.rows).map(seen).sum::<usize>() * step.sequences;
-    let bytes = standalone.pages() * layout.page_bytes(&shape);
+    let attention = AttentionCost { shape, layout, window: step.window };
+    let of_one = || Cost::attend(&attention, step.position..step.position + step.rows);
+    let cost: Cost = std::iter::repeat_with(of_one).take(step.sequences).sum();
     println!(
-        "{layout:?} {:2} x {:4} rows at {:6} window {:4} {:9.1} us (best {:9.1}) {:6.1} TFLOPS {:6.0} GB/s of KV",
+        "{layout:?} {:2} x {:4} rows at {:6} window {:4} {:9.1} us (best {:9.1}) {:6.1} TFLOPS {:6.0} GB/s",
         step.sequences,
         step.rows,
         step.position,
         step.window.map_or(0, |window| window),
         seconds * 1e6,
         times[0] * 1e3,
-        pairs as f64 * 4.0 * 4096.0 / seconds * 1e-12,
-        bytes as f64 / seconds * 1e-9,
+        cost.operations as f64 / seconds * 1e-12,
+        cost.bytes as f64 / seconds * 1e-9,
     );
 }
 

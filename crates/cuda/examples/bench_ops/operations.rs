@@ -8,6 +8,7 @@ use muser_cuda::queue::Failures;
 use muser_cuda::queue::matmul::DeviceProduct;
 use muser_cuda::queue::quantise::{DeviceNorm, NormRows, Residual};
 use muser_kernels::formats::WeightType;
+use muser_model::cost::{AddendCost, Cost, ProductShape};
 
 use super::attend;
 use super::world::World;
@@ -22,12 +23,6 @@ const RUNS: (usize, usize) = (3, 20);
 /// Read bandwidth and rates of one H200: bytes and integer or f16-exact operations per second, measured.
 const CEILING_BYTES: f64 = 4.55e12;
 const CEILING_OPERATIONS: f64 = 961e12;
-
-/// Cost of an operation, from its shapes.
-struct Cost {
-    bytes: usize,
-    operations: usize,
-}
 
 /// Prints the mean time of `enqueue` and its share of the ceilings.
 fn time(world: &mut World, what: &str, cost: &Cost, mut enqueue: impl FnMut(&mut World)) {
@@ -90,8 +85,8 @@ fn matmul(world: &mut World) {
     ];
     for (name, ty, outputs, cols) in sets {
         let matrices: Vec<DeviceMatrix> = outputs.iter().map(|&outputs| matrix(world, ty, outputs, cols)).collect();
-        let weights: usize = outputs.iter().sum::<usize>() * cols;
-        let raw_bytes = weights / ty.block_len() * ty.block_bytes();
+        let shapes: Vec<ProductShape> =
+            outputs.iter().map(|&outputs| ProductShape { ty, outputs, inputs: cols }).collect();
         for rows in ROWS {
             let x = floats(world, rows * cols);
             let mut status = world.room::<u32>(rows);
@@ -99,7 +94,7 @@ fn matmul(world: &mut World) {
             let mut failures = Failures { status: &mut status, place: 0 };
             world.queue.quantise(&mut activations, &x, (rows, cols), Forms::ALL, &mut failures);
             let mut out: Vec<DeviceBuffer<f32>> = outputs.iter().map(|&outputs| world.room(rows * outputs)).collect();
-            let cost = Cost { bytes: raw_bytes, operations: 2 * weights * rows };
+            let cost = Cost::products(&shapes, rows);
             time(world, &format!("{name} {ty} {rows} rows"), &cost, |world| {
                 let products = matrices.iter().zip(out.iter_mut());
                 let mut products: Vec<DeviceProduct<'_>> =
@@ -118,16 +113,15 @@ fn quantise(world: &mut World) {
         let mut status = world.room::<u32>(rows);
         let mut out = Activations::new(&world.context, rows, FEED_FORWARD, Forms::ALL).expect("device memory");
         let forms = if rows > 8 { Forms::HALF_TILES } else { Forms::CODES_256 };
-        let code_bytes = if rows > 8 { 2 } else { 1 };
         let post_norm = Some(DeviceNorm { weight: &post, eps: 1e-8 });
         let residual = Some(Residual { addend: &y, post_norm });
         let norm = DeviceNorm { weight: &weight, eps: 1e-5 };
         let spec = NormRows { rows, cols: HIDDEN, indices: None, residual, norm, forms };
-        let cost = Cost { bytes: rows * HIDDEN * (12 + code_bytes), operations: 0 };
+        let cost = Cost::norm_quantise([rows, HIDDEN], Some(AddendCost::Normed), WeightType::Q4_K);
         time(world, &format!("residual, two norms, quantise {rows} rows"), &cost, |world| {
             world.queue.norm_quantise(&mut out, &mut hidden, &spec, &mut Failures { status: &mut status, place: 0 });
         });
-        let cost = Cost { bytes: rows * FEED_FORWARD * (8 + code_bytes), operations: 0 };
+        let cost = Cost::silu_mul_quantise([rows, FEED_FORWARD], WeightType::Q4_K);
         time(world, &format!("SiLU, quantise {rows} rows"), &cost, |world| {
             let mut failures = Failures { status: &mut status, place: 0 };
             world.queue.silu_mul_quantise(&mut out, (&gate, &up), (rows, FEED_FORWARD), forms, &mut failures);
