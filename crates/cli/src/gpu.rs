@@ -6,15 +6,18 @@ use std::sync::Arc;
 use muser_conformance::backend::{Comparison, CpuVariant};
 use muser_conformance::cuda::{self, CudaBackend, World};
 use muser_conformance::suite::ways::Effort;
+use muser_cuda::memory_plan::{MemoryPlan, PlannedModel};
 use muser_cuda::self_test::SelfTestError;
 use muser_cuda::{Context, CudaDevice, CudaLimits, DriverError, Gpu};
 use muser_kernels::cpu::Kernels;
-use muser_model::{DeviceError, Executor, Forward, LoadError, Model};
+use muser_model::cost::GraphProducts;
+use muser_model::{DeviceError, Executor, Forward, LoadError, Model, read_config};
 use muser_weights::gguf::ModelFiles;
 
 use crate::commands::conformance::{Report, ReportPart, compare_models};
 use crate::failure::Failure;
 use crate::model::{CHUNK_ROWS, threads};
+use crate::output::tell;
 use crate::settings::conformance::ConformanceArgs;
 
 /// Rows of a prefill step: enough that what a step costs besides its rows hardly counts.
@@ -25,8 +28,10 @@ const CONFORMANCE_REPEATS: usize = 20;
 const CONFORMANCE_TOKENS: usize = 600;
 /// Number of the GPU that is used.
 const ORDINAL: u32 = 0;
-/// ReportPart of the memory that is free beside weights and buffers which pages may take: one in this many stays free.
+/// Of the memory beside weights and buffers, which pages may take, one part in this many stays free.
 const FREE_PART: usize = 16;
+/// Page copies without which no model is loaded: one slab.
+const PAGE_BYTES_MIN: usize = 64 << 20;
 
 /// True if the machine has a GPU that its driver lets us use.
 pub fn is_there() -> bool {
@@ -42,15 +47,61 @@ pub fn executor(
 ) -> Result<Box<dyn Forward>, Failure> {
     let rows_max = if rows_max == CHUNK_ROWS { GPU_CHUNK_ROWS } else { rows_max };
     let gpu = Gpu::open(ORDINAL)?;
+    let free_before = gpu.context().memory()?.free;
+    let plan = plan(files, rows_max, &gpu)?;
+    if let Some(plan) = &plan {
+        let pages = plan
+            .page_bytes(free_before, FREE_PART, PAGE_BYTES_MIN)
+            .map_err(|none| Failure::Device(none.to_string()))?;
+        let (pages, free) = (gigabytes(pages), gigabytes(free_before));
+        tell(format_args!("muser: GPU memory, planned: {plan}, page copies up to {pages:.2} GB, of {free:.2} GB free"));
+    }
     let model = Model::<CudaDevice>::load_with(files, &mut gpu.preparer()?).map_err(|reason| match reason {
         LoadError::Device(reason @ DeviceError::OutOfMemory { .. }) => Failure::Device(reason.to_string()),
         other => Failure::Load(other),
     })?;
-    let free = gpu.context().memory()?.free;
-    let limits = CudaLimits::new(rows_max.get(), free - free / FREE_PART, threads);
+    let planned = plan.map_or(0, |plan| plan.workspace + plan.first_step);
+    let left = gpu.context().memory()?.free.saturating_sub(planned);
+    let limits = CudaLimits::new(rows_max.get(), left - left / FREE_PART, threads);
     let device = CudaDevice::new(&gpu, model.spec(), limits)?;
     let executor = Executor::on(Arc::new(model), device, rows_max);
-    Ok(Box::new(executor.map_err(|reason| Failure::Device(reason.to_string()))?))
+    let executor = executor.map_err(|reason| Failure::Device(reason.to_string()))?;
+    let measured = free_before.saturating_sub(gpu.context().memory()?.free);
+    if let Some(plan) = plan {
+        tell_measured(&plan, measured);
+    }
+    Ok(Box::new(executor))
+}
+
+/// Memory that the model will take, from the header of its file. Without a matrix that the graph needs there is no plan: loading
+/// says which one is missing.
+fn plan(files: &ModelFiles, rows_max: NonZeroUsize, gpu: &Gpu) -> Result<Option<MemoryPlan>, Failure> {
+    let config = read_config(&files.metadata()).map_err(LoadError::from)?;
+    let Some(products) = GraphProducts::new(&config, &|name| Some(files.weight(name).ok()?.ty)) else {
+        return Ok(None);
+    };
+    let vectors =
+        files.tensors().filter(|tensor| tensor.shape().len() == 1).map(|tensor| tensor.elements()).sum::<u64>();
+    let vector_elements = usize::try_from(vectors).unwrap_or(usize::MAX);
+    let model = PlannedModel { config: &config, products: &products, vector_elements, rows_max: rows_max.get() };
+    Ok(Some(MemoryPlan::new(model, gpu.context().capability().is_hopper())))
+}
+
+/// Says what was taken, and whether that is what was planned.
+fn tell_measured(plan: &MemoryPlan, measured: usize) {
+    let (planned, taken) = (gigabytes(plan.loaded()), gigabytes(measured));
+    tell(format_args!(
+        "muser: GPU memory, measured: {taken:.2} GB for weights and workspace, {planned:.2} GB were planned"
+    ));
+    if !plan.agrees_with(measured) {
+        tell(
+            "muser: warning: the plan of GPU memory is wrong by more than 1 %; other programs may use the GPU, or layouts for fast products found no room",
+        );
+    }
+}
+
+fn gigabytes(bytes: usize) -> f64 {
+    bytes as f64 / 1e9
 }
 
 /// Compares every operation with the CPU's, then models.
@@ -77,7 +128,6 @@ pub fn conform(args: &ConformanceArgs, named: Vec<(String, ModelFiles)>, report:
 pub fn describe() -> String {
     let found = Gpu::open(ORDINAL).and_then(|gpu| {
         let (name, memory) = (gpu.context().name(), gpu.context().memory()?);
-        let gigabytes = |bytes: usize| bytes as f64 / 1e9;
         let (total, free) = (gigabytes(memory.total), gigabytes(memory.free));
         Ok(format!("{name}, {total:.1} GB, {free:.1} GB free, self-test passed"))
     });

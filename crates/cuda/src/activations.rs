@@ -102,11 +102,26 @@ impl Activations {
 
     /// Bytes of device memory that [`Activations::new`] takes for the same arguments.
     pub fn bytes(rows_max: usize, cols_max: usize, forms: Forms) -> usize {
-        let sizes = Sizes::of(rows_max, cols_max, forms);
-        let codes = |codes: usize| codes + codes / 256 * 4 + codes / 32 * 2;
-        let codes32 = sizes.codes32 + sizes.codes32 / 32 * 6;
-        let tiles = sizes.half_tiles + sizes.byte_tiles + 4 * sizes.tile_scales + sizes.scaled_tiles;
-        codes(sizes.codes256) + codes32 + 4 * sizes.floats + tiles
+        Self::buffers(rows_max, cols_max, forms).into_iter().sum()
+    }
+
+    /// Bytes of each buffer that [`Activations::new`] makes for the same arguments.
+    pub(crate) fn buffers(rows_max: usize, cols_max: usize, forms: Forms) -> [usize; 11] {
+        let Sizes { codes256, codes32, floats, half_tiles, byte_tiles, tile_scales, scaled_tiles } =
+            Sizes::of(rows_max, cols_max, forms);
+        [
+            codes256,
+            codes256 / 256 * 4,
+            codes256 / 32 * 2,
+            codes32,
+            codes32 / 32 * 4,
+            codes32 / 32 * 2,
+            4 * floats,
+            half_tiles,
+            byte_tiles,
+            4 * tile_scales,
+            scaled_tiles,
+        ]
     }
 
     /// Rows of the last quantisation.

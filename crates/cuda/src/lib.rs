@@ -12,6 +12,7 @@ pub mod driver;
 mod golden_pass;
 pub mod kernels;
 pub mod matrix;
+pub mod memory_plan;
 pub mod queue;
 pub mod self_test;
 

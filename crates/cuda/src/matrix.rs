@@ -111,10 +111,10 @@ impl Path {
         }
     }
 
-    /// Bytes of the layout that is made for the path, for a matrix of `spec`.
-    fn bytes(self, spec: &MatrixSpec) -> usize {
-        let blocks = spec.cols.div_ceil(256);
-        let tiles = spec.rows.div_ceil(self.tile_outputs()) * blocks;
+    /// Bytes of the layout that is made for the path, for a matrix of `rows` outputs and `cols` inputs.
+    fn bytes(self, [rows, cols]: [usize; 2]) -> usize {
+        let blocks = cols.div_ceil(256);
+        let tiles = rows.div_ceil(self.tile_outputs()) * blocks;
         match self {
             Self::Half => tiles * 192 * (128 + 32 + 4),
             Self::Planes => tiles * 128 * (2 * 256 + 4),
@@ -125,16 +125,33 @@ impl Path {
     }
 }
 
-/// Path for many rows of a matrix of `spec`, if there is a layout for it.
-fn path_of_many_rows(spec: &MatrixSpec) -> Option<Path> {
-    match spec.ty {
-        WeightType::NVFP4 => None,
-        WeightType::Q4_1 | WeightType::Q5_1 => Some(Path::ScaledMinTiles),
-        _ if spec.ty.class() == WeightClass::FloatScales => Some(Path::ScaledTiles),
-        _ if spec.ty.class() == WeightClass::Float || spec.scan.form() == Form::General => None,
-        WeightType::Q4_K => Some(Path::Half),
-        _ => Some(Path::Planes),
+/// Path for many rows of a matrix of type `ty`, if there is a layout for it.
+fn layout_path(ty: WeightType) -> Option<Path> {
+    match (ty, ty.class()) {
+        (WeightType::NVFP4, _) | (_, WeightClass::Float) => None,
+        (WeightType::Q4_1 | WeightType::Q5_1, _) => Some(Path::ScaledMinTiles),
+        (_, WeightClass::FloatScales) => Some(Path::ScaledTiles),
+        (WeightType::Q4_K, _) => Some(Path::Half),
+        (_, WeightClass::IntegerScales) => Some(Path::Planes),
     }
+}
+
+/// Path for many rows of a matrix of `spec`: sums of a tensor without an integer form have no layout.
+fn path_of_many_rows(spec: &MatrixSpec) -> Option<Path> {
+    let has_form = spec.ty.class() != WeightClass::IntegerScales || spec.scan.form() != Form::General;
+    layout_path(spec.ty).filter(|_| has_form)
+}
+
+/// Bytes of device memory for the rows of a matrix as in the file, `[rows, cols]`; `None` if the columns are no whole blocks.
+pub fn raw_bytes(ty: WeightType, [rows, cols]: [usize; 2]) -> Option<usize> {
+    // Copies of 16 bytes may reach past the last row.
+    ty.row_bytes(cols)?.checked_mul(rows).map(|bytes| bytes.next_multiple_of(16))
+}
+
+/// Bytes of the layout that [`DeviceMatrix::prepare`] makes of a matrix, `[rows, cols]`, on a device that has the layouts: two
+/// per weight, 0.64 for `Q4_K`, and 1.125 or (with mins) 1.25 for types with a float scale per 32 weights.
+pub fn layout_bytes(ty: WeightType, shape: [usize; 2]) -> usize {
+    layout_path(ty).map_or(0, |path| path.bytes(shape))
 }
 
 /// A weight matrix in device memory, `rows` outputs by `cols` inputs.
@@ -156,10 +173,10 @@ impl DeviceMatrix {
     /// If the shape is impossible or does not fit the device.
     pub fn new(context: &Context, spec: MatrixSpec) -> Result<Self, DeviceMatrixError> {
         let row_bytes = spec.row_bytes()?;
-        let bytes = row_bytes.checked_mul(spec.rows).ok_or(MatrixError::Bytes { expected: usize::MAX, got: 0 })?;
+        let bytes = raw_bytes(spec.ty, [spec.rows, spec.cols]);
+        let bytes = bytes.ok_or(MatrixError::Bytes { expected: usize::MAX, got: 0 })?;
         let has_one_row_kernel = has_one_row_kernel(context, &spec);
-        // Copies of 16 bytes may reach past the last row.
-        let raw = DeviceBuffer::new(context, bytes.next_multiple_of(16))?;
+        let raw = DeviceBuffer::new(context, bytes)?;
         Ok(Self { spec, row_bytes, raw, tiles: Tiles::Nothing, has_one_row_kernel })
     }
 
@@ -232,7 +249,7 @@ impl DeviceMatrix {
             if path == Path::Half && !queue.half_tiles_fit(self)? {
                 path = Path::Planes;
             }
-            let tiles = queue.layout(self, path, path.bytes(&self.spec))?;
+            let tiles = queue.layout(self, path, path.bytes([self.spec.rows, self.spec.cols]))?;
             self.tiles = match path {
                 Path::Half => Tiles::Half(tiles),
                 Path::Planes => Tiles::Planes(tiles),
@@ -242,11 +259,11 @@ impl DeviceMatrix {
         queue.sync()
     }
 
-    /// Bytes that [`DeviceMatrix::prepare`] takes on a device that has the layouts: two per weight, 0.64 for `Q4_K`, and 1.125
-    /// or (with mins) 1.25 for types with a float scale per 32 weights. (A `Q4_K` tensor beyond the limits of the f16 product
-    /// takes two as well; no trained one is known.)
+    /// Bytes that [`DeviceMatrix::prepare`] takes on a device that has the layouts: [`layout_bytes`], or none for a tensor of
+    /// integer sub-scales without an integer form. (A `Q4_K` tensor beyond the limits of the f16 product takes two per weight;
+    /// no trained one is known.)
     pub fn prepared_bytes(spec: &MatrixSpec) -> usize {
-        path_of_many_rows(spec).map_or(0, |path| path.bytes(spec))
+        path_of_many_rows(spec).map_or(0, |path| path.bytes([spec.rows, spec.cols]))
     }
 
     /// Layouts in which this matrix wants `rows` rows of activations.

@@ -5,6 +5,7 @@
 //! rule 1 lets them, so that a matrix unit that keeps fewer bits than it should is seen; SiLU and the norm divide and take
 //! roots of numbers of all sizes, sums keep subnormal numbers, and codes are rounded at ties. Takes a fraction of a second.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -131,7 +132,7 @@ fn executor(gpu: &Gpu) -> Result<Executor<CudaDevice>, GoldenPassError> {
     let of_driver = |error| GoldenPassError::Step(device_error(error).into());
     let mut preparer = gpu.preparer().map_err(of_driver)?;
     let model = Model::<CudaDevice>::load_with(&golden_pass::model_file()?, &mut preparer)?;
-    let limits = CudaLimits { page_slab_bytes: 1 << 20, ..CudaLimits::new(rows_max.get(), 1 << 20) };
+    let limits = CudaLimits { page_slab_bytes: 1 << 20, ..CudaLimits::new(rows_max.get(), 1 << 20, NonZeroUsize::MIN) };
     let device = CudaDevice::new(gpu, model.spec(), limits).map_err(of_driver)?;
     Executor::on(Arc::new(model), device, rows_max).map_err(|error| GoldenPassError::Step(error.into()))
 }

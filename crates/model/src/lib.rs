@@ -29,3 +29,4 @@ pub use identity::{ARITHMETIC_VERSION, Component, Identity};
 pub use layer::{Form, Norm};
 pub use load::{CacheError, LoadError, Model, ModelSpec};
 pub use step::{ForwardError, LogitsWanted, Place, SequenceInput, StepError};
+pub use workspace::WorkspaceShape;

@@ -2,6 +2,7 @@
 
 use muser_kernels::attention::KvLayout;
 
+use crate::config::ModelConfig;
 use crate::device::{Device, DeviceError};
 use crate::graph::HEAD_ROWS;
 use crate::load::Model;
@@ -43,6 +44,47 @@ pub(crate) struct Workspace<D: Device> {
     pub(crate) layout: KvLayout,
 }
 
+/// Shapes of a workspace's buffers on a device, `[rows, width]` each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkspaceShape {
+    /// The residual stream, and the output of half a layer.
+    pub hidden: [usize; 2],
+    /// Rows in the forms that matrices want them in.
+    pub activations: [usize; 2],
+    /// Queries, the heads' outputs, and their gate where there is one.
+    pub query: [usize; 2],
+    /// Keys, and values.
+    pub key: [usize; 2],
+    /// Gate and up of the feed-forward network.
+    pub feed_forward: [usize; 2],
+    /// Logits of one block of rows.
+    pub logits: [usize; 2],
+    /// True if a layer has a gate on its heads' outputs.
+    pub is_gated: bool,
+}
+
+impl WorkspaceShape {
+    /// Shapes for steps of up to `rows_max` rows.
+    pub fn new(config: &ModelConfig, is_gated: bool, rows_max: usize) -> Self {
+        Self {
+            hidden: [rows_max, config.hidden],
+            activations: [rows_max.max(HEAD_ROWS), config.widest_input()],
+            query: [rows_max, config.query_dim()],
+            key: [rows_max, config.kv_dim()],
+            feed_forward: [rows_max, config.feed_forward],
+            logits: [HEAD_ROWS.min(rows_max), config.vocab],
+            is_gated,
+        }
+    }
+
+    /// The buffers of floats, one by one.
+    pub fn buffers(&self) -> impl Iterator<Item = [usize; 2]> {
+        let Self { hidden, query, key, feed_forward, logits, is_gated, .. } = *self;
+        let always = [hidden, hidden, query, query, key, key, feed_forward, feed_forward, logits];
+        always.into_iter().chain(is_gated.then_some(query))
+    }
+}
+
 /// One block of rows on their way through the head.
 #[derive(Debug, Default)]
 pub(crate) struct HeadRows {
@@ -66,21 +108,23 @@ impl HeadRows {
 
 impl<D: Device> Workspace<D> {
     pub(crate) fn new(model: &Model<D>, device: &mut D, rows_max: usize) -> Result<Self, DeviceError> {
-        let config = model.config();
-        let gated = model.layers().iter().any(|layer| layer.attention.gate.is_some());
+        let is_gated = model.layers().iter().any(|layer| layer.attention.gate.is_some());
+        let shape = WorkspaceShape::new(model.config(), is_gated, rows_max);
+        let [activation_rows, activation_cols] = shape.activations;
+        let mut rows = |[rows, width]: [usize; 2]| device.new_rows(rows, width);
         Ok(Self {
             rows_max,
-            hidden: device.new_rows(rows_max, config.hidden)?,
-            activations: device.new_activations(rows_max.max(HEAD_ROWS), config.widest_input())?,
-            query: device.new_rows(rows_max, config.query_dim())?,
-            key: device.new_rows(rows_max, config.kv_dim())?,
-            value: device.new_rows(rows_max, config.kv_dim())?,
-            gate: gated.then(|| device.new_rows(rows_max, config.query_dim())).transpose()?,
+            hidden: rows(shape.hidden)?,
+            query: rows(shape.query)?,
+            key: rows(shape.key)?,
+            value: rows(shape.key)?,
+            gate: is_gated.then(|| rows(shape.query)).transpose()?,
+            output: rows(shape.hidden)?,
+            ffn_gate: rows(shape.feed_forward)?,
+            ffn_up: rows(shape.feed_forward)?,
+            logits: rows(shape.logits)?,
             mixed: device.new_mixed(&model.spec().attention_shape(), rows_max)?,
-            output: device.new_rows(rows_max, config.hidden)?,
-            ffn_gate: device.new_rows(rows_max, config.feed_forward)?,
-            ffn_up: device.new_rows(rows_max, config.feed_forward)?,
-            logits: device.new_rows(HEAD_ROWS.min(rows_max), config.vocab)?,
+            activations: device.new_activations(activation_rows, activation_cols)?,
             tokens: Vec::with_capacity(rows_max),
             positions: Vec::with_capacity(rows_max),
             head_rows: HeadRows { sequences: Vec::with_capacity(HEAD_ROWS), rows: Vec::with_capacity(HEAD_ROWS) },

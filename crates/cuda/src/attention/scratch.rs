@@ -65,8 +65,8 @@ impl AttentionScratch {
     }
 
     /// Bytes of device memory that [`AttentionScratch::new`] takes for the same arguments.
-    pub fn bytes(context: &Context, (shape, layout): (AttentionShape, KvLayout), limits: PlanLimits) -> usize {
-        Sizes::of(&shape, layout, &limits, context.capability().is_hopper()).bytes()
+    pub fn bytes((shape, layout): (AttentionShape, KvLayout), limits: PlanLimits, is_hopper: bool) -> usize {
+        Sizes::of(&shape, layout, &limits, is_hopper).bytes()
     }
 
     /// Overwrites everything with bytes 0xff, so that a check sees what a kernel forgets.

@@ -26,6 +26,8 @@ use crate::self_test::{SelfTestError, self_test, test_model};
 
 pub use prepare::{PrepareForCuda, Table};
 
+pub(crate) use pages::staging_bytes;
+
 use step::StepState;
 
 /// A GPU and the kernels that are loaded into it.

@@ -15,6 +15,11 @@ use crate::queue::pages::PageCopy;
 /// Pages brought to the device in one piece.
 const STAGED_MAX: usize = 256;
 
+/// Bytes of device memory for canonical pages on their way.
+pub(crate) fn staging_bytes(page_bytes: usize) -> usize {
+    STAGED_MAX * page_bytes
+}
+
 /// Copies of pages of one shape and layout.
 #[derive(Debug)]
 pub(super) struct PageStore {
@@ -47,7 +52,7 @@ impl PageStore {
     ) -> Result<Self, DriverError> {
         let page_bytes = layout.page_bytes(&shape);
         let slots_per_slab = (limits.page_slab_bytes / page_bytes).max(1);
-        let staged = STAGED_MAX * page_bytes;
+        let staged = staging_bytes(page_bytes);
         Ok(Self {
             shape,
             layout,
