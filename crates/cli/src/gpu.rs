@@ -30,7 +30,7 @@ const CONFORMANCE_TOKENS: usize = 600;
 const ORDINAL: u32 = 0;
 /// Of the memory beside weights and buffers, which pages may take, one part in this many stays free.
 const FREE_PART: usize = 16;
-/// Page copies without which no model is loaded: one slab.
+/// Bytes of page copies without which no model is loaded, beside [`FREE_PART`]: one slab.
 const PAGE_BYTES_MIN: usize = 64 << 20;
 
 /// True if the machine has a GPU that its driver lets us use.
@@ -49,14 +49,17 @@ pub fn executor(
     let gpu = Gpu::open(ORDINAL)?;
     let free_before = gpu.context().memory()?.free;
     let plan = plan(files, rows_max, &gpu)?;
+    let pages_min = PAGE_BYTES_MIN.max(free_before / FREE_PART);
+    let plan = plan.map(|plan| plan.fit(free_before, pages_min)).transpose();
+    let plan = plan.map_err(|none| Failure::Device(none.to_string()))?;
     if let Some(plan) = &plan {
-        let pages = plan
-            .page_bytes(free_before, FREE_PART, PAGE_BYTES_MIN)
-            .map_err(|none| Failure::Device(none.to_string()))?;
+        let pages = plan.page_bytes(free_before, FREE_PART);
         let (pages, free) = (gigabytes(pages), gigabytes(free_before));
         tell(format_args!("muser: GPU memory, planned: {plan}, page copies up to {pages:.2} GB, of {free:.2} GB free"));
     }
-    let model = Model::<CudaDevice>::load_with(files, &mut gpu.preparer()?).map_err(|reason| match reason {
+    // Where not all layouts fit, those of the matrices that come first are made, so that pages keep their room.
+    let mut preparer = gpu.preparer()?.with_layout_bytes(plan.map_or(usize::MAX, |plan| plan.layouts));
+    let model = Model::<CudaDevice>::load_with(files, &mut preparer).map_err(|reason| match reason {
         LoadError::Device(reason @ DeviceError::OutOfMemory { .. }) => Failure::Device(reason.to_string()),
         other => Failure::Load(other),
     })?;

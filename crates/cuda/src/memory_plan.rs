@@ -85,17 +85,20 @@ impl MemoryPlan {
         self.weights + self.layouts + self.workspace
     }
 
-    /// Bytes that page copies may take of `free` bytes, of which one in `spare` stays free: what is left beside everything else,
-    /// or without the layouts for fast products where these do not fit.
+    /// The plan for a device with `free` bytes, of which pages get at least `pages_min`: with fewer layouts where not all fit.
     ///
     /// # Errors
-    /// [`NoRoom`] if less than `pages_min` bytes are left.
-    pub fn page_bytes(&self, free: usize, spare: usize, pages_min: usize) -> Result<usize, NoRoom> {
-        let refused = NoRoom { needed: self.least(), pages: pages_min, free, plan: *self };
-        let beside = |taken: usize| free.checked_sub(taken).map(|left| left - left / spare);
-        let fits = |pages: &usize| *pages >= pages_min;
-        let with_layouts = beside(self.least() + self.layouts).filter(fits);
-        with_layouts.or_else(|| beside(self.least()).filter(fits)).ok_or(refused)
+    /// [`NoRoom`] if it does not fit without any.
+    pub fn fit(self, free: usize, pages_min: usize) -> Result<Self, NoRoom> {
+        let refused = NoRoom { needed: self.least(), pages: pages_min, free, plan: self };
+        let left = free.checked_sub(self.least() + pages_min).ok_or(refused)?;
+        Ok(Self { layouts: self.layouts.min(left), ..self })
+    }
+
+    /// Bytes of `free` that page copies may take, where of what is left beside the plan one part in `spare` stays free.
+    pub fn page_bytes(&self, free: usize, spare: usize) -> usize {
+        let left = free.saturating_sub(self.least() + self.layouts);
+        left - left / spare
     }
 
     /// True if `measured` bytes were taken by what [`Self::loaded`] predicts, to one in a hundred.
@@ -206,16 +209,19 @@ mod tests {
     #[test]
     fn a_model_that_does_not_fit_is_refused_with_the_numbers_and_layouts_that_do_not_are_left_out() {
         let plan = MemoryPlan { weights: 700, layouts: 300, workspace: 50, first_step: 50 };
-        assert_eq!(plan.page_bytes(1900, 16, 64), Ok(750));
-        // No room for pages beside the layouts: 1160 - 800 without them, less a sixteenth.
-        assert_eq!(plan.page_bytes(1160, 16, 64), Ok(338));
-        let refused = plan.page_bytes(860, 16, 64).unwrap_err();
-        assert_eq!((refused.needed, refused.pages, refused.free), (800, 64, 860));
+        let roomy = plan.fit(1900, 64).unwrap();
+        assert_eq!((roomy, roomy.page_bytes(1900, 16)), (plan, 750));
+        // 800 without layouts and 64 for pages leave 296.
+        let tight = plan.fit(1160, 64).unwrap();
+        assert_eq!((tight.layouts, tight.loaded(), tight.page_bytes(1160, 16)), (296, 1046, 60));
+        assert_eq!(plan.fit(864, 64).unwrap().layouts, 0);
+        let refused = plan.fit(863, 64).unwrap_err();
+        assert_eq!((refused.needed, refused.pages, refused.free), (800, 64, 863));
         assert!(
-            refused.to_string().contains("needs 800 bytes") && refused.to_string().contains("860 are free"),
+            refused.to_string().contains("needs 800 bytes") && refused.to_string().contains("863 are free"),
             "{refused}"
         );
-        assert!(plan.page_bytes(0, 16, 64).is_err());
+        assert!(plan.fit(0, 64).is_err());
         assert!(plan.agrees_with(1050) && plan.agrees_with(1040) && plan.agrees_with(1060));
         assert!(!plan.agrees_with(1039) && !plan.agrees_with(1061));
     }

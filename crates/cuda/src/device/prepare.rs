@@ -24,17 +24,31 @@ pub struct Table {
 #[derive(Debug)]
 pub struct PrepareForCuda {
     queue: Queue,
+    /// Bytes that further layouts for fast products may take.
+    layout_bytes_left: usize,
 }
 
 impl PrepareForCuda {
     pub(super) fn new(queue: Queue) -> Self {
-        Self { queue }
+        Self { queue, layout_bytes_left: usize::MAX }
+    }
+
+    /// With layouts for fast products that take no more than `bytes`: the matrices that come first get theirs.
+    #[must_use]
+    pub fn with_layout_bytes(self, bytes: usize) -> Self {
+        Self { layout_bytes_left: bytes, ..self }
     }
 
     fn matrix(&mut self, raw: &RawMatrix<'_>, scan: Scan) -> Result<DeviceMatrix, DeviceMatrixError> {
         let spec = MatrixSpec { ty: raw.ty, rows: raw.rows, cols: raw.cols, scan, scale: raw.scale };
         let mut matrix = DeviceMatrix::new(self.queue.context(), spec)?;
         self.queue.stream().upload(raw.bytes, matrix.raw_mut(), 0)?;
+        let layout_bytes = DeviceMatrix::prepared_bytes(&spec);
+        if layout_bytes > self.layout_bytes_left {
+            self.queue.sync()?;
+            return Ok(matrix);
+        }
+        self.layout_bytes_left -= layout_bytes;
         match matrix.prepare(&mut self.queue) {
             // The layouts for fast products change no result: without room for them products are slower.
             Ok(()) | Err(DriverError::OutOfMemory { .. }) => Ok(matrix),
