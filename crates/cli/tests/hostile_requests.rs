@@ -5,10 +5,13 @@
 
 #[path = "hostile_requests/bodies.rs"]
 mod bodies;
+mod common;
 #[path = "hostile_requests/heads.rs"]
 mod heads;
 #[path = "hostile_requests/heavy.rs"]
 mod heavy;
+#[path = "hostile_requests/templates.rs"]
+mod templates;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +19,7 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -27,6 +30,8 @@ const PEAK_KIB: u64 = 512 << 10;
 const LEFT_KIB: u64 = 128 << 10;
 /// Far beyond what any answer takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(100);
+/// For an answer to `/health`, which waits for nothing: less than the time of the longest work that a request may ask for.
+const WATCH_PATIENCE: Duration = Duration::from_secs(10);
 /// Positions of a request, and tokens of the shipped model's vocabulary.
 const CONTEXT: usize = 512;
 const VOCAB: usize = 4096;
@@ -67,10 +72,15 @@ struct Target {
 
 impl Target {
     fn start() -> Self {
-        let limited = format!("ulimit -v {ADDRESS_SPACE_KIB} && exec \"$@\"");
+        Self::start_with(ADDRESS_SPACE_KIB, &["-c", "512"])
+    }
+
+    /// One whose data may have so many KiB, with more flags.
+    fn start_with(data_kib: u64, flags: &[&str]) -> Self {
+        let limited = format!("ulimit -v {ADDRESS_SPACE_KIB} && ulimit -d {data_kib} && exec \"$@\"");
         let mut shell = Command::new("sh");
         shell.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_muser"), "serve", "--port", "0", "-t", "1"]);
-        shell.args(["-c", "512", "--kv-memory", "64", "-n", "4"]);
+        shell.args(["--kv-memory", "64", "-n", "4"]).args(flags);
         shell.env("XDG_CONFIG_HOME", "/nowhere").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -131,7 +141,7 @@ fn status_of(name: &str, answer: &[u8]) -> u16 {
         let envelope: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{name}: {error} in {text:?}"));
         assert_eq!(envelope["error"]["code"], status, "{name}: {envelope}");
         let message = envelope["error"]["message"].as_str().unwrap();
-        assert!(!message.is_empty() && message.len() < 2000, "{name}: {message}");
+        assert!(!message.is_empty() && message.len() < 8000, "{name}: {message}");
     }
     status
 }
@@ -149,10 +159,15 @@ fn watched(address: &str, work: impl FnOnce()) {
     let (over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            loop {
                 let case = Case { method: "GET", ..Case::post("the watch", "/health", "", &[200]) };
+                let began = Instant::now();
                 assert_eq!(ask(address, &case), 200);
+                assert!(began.elapsed() < WATCH_PATIENCE, "/health took {:?}", began.elapsed());
                 asked.fetch_add(1, Ordering::Relaxed);
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
                 thread::sleep(Duration::from_millis(5));
             }
         });

@@ -2,6 +2,8 @@
 
 #[path = "../support/chat.rs"]
 mod chat_support;
+#[path = "../support/hostile_corpus.rs"]
+mod corpus;
 #[path = "../support/mod.rs"]
 mod support;
 
