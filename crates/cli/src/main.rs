@@ -14,6 +14,7 @@ mod answer;
 mod cluster_member;
 mod commands;
 mod config;
+mod descriptors;
 mod failure;
 #[cfg_attr(not(feature = "cuda"), path = "gpu_absent.rs")]
 mod gpu;

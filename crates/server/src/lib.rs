@@ -49,4 +49,4 @@ pub use remote::{
 };
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
-pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings};
+pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings, ShortageFn, ShortageLog};

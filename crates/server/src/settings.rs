@@ -1,9 +1,9 @@
 //! What a server is told once, when it is made.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use muser_engine::SamplingSettings;
 
@@ -42,6 +42,8 @@ pub struct ServerSettings {
     pub slots: Page,
     /// Who is told of each request.
     pub log: Log,
+    /// Who is told when the system has no connection to give.
+    pub shortage_log: ShortageLog,
 }
 
 /// Whether a page is answered.
@@ -61,9 +63,22 @@ pub struct Log(pub Option<Arc<LogFn>>);
 /// Takes the record of a request.
 pub type LogFn = dyn Fn(&RequestRecord) + Send + Sync;
 
+/// Receives the error of the system when no connection can be accepted, at most once a minute; by default nobody does.
+#[derive(Clone, Default)]
+pub struct ShortageLog(pub Option<Arc<ShortageFn>>);
+
+/// Takes the error with which the system refused a connection.
+pub type ShortageFn = dyn Fn(&io::Error) + Send + Sync;
+
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Log(to somebody)" } else { "Log(to nobody)" })
+    }
+}
+
+impl fmt::Debug for ShortageLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "ShortageLog(to somebody)" } else { "ShortageLog(to nobody)" })
     }
 }
 
@@ -74,6 +89,8 @@ pub struct Limits {
     /// asks for nothing makes way. If none does, whoever comes is told so by a 503 and let go, as long as that does not
     /// become too much as well; then the connection is just closed. Default 512.
     pub connections_max: usize,
+    /// Narrow places: connections beyond `connections_max`, each for one request to a route without a key. Default 64.
+    pub narrow_max: usize,
     /// Bytes of a request's head: its line and its headers. More is answered by a 431. Default 32 KiB, at least 8 KiB.
     pub head_bytes_max: usize,
     /// Time from the first byte of a request to the end of its head, and for agreeing on TLS. Default 10 s.
@@ -104,6 +121,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 512,
+            narrow_max: 64,
             head_bytes_max: 32 << 10,
             head_timeout: Duration::from_secs(10),
             silence_timeout: Duration::from_secs(5),

@@ -18,13 +18,14 @@ use muser_kernels::attention::KvLayout;
 use muser_model::Forward;
 use muser_server::{
     Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, Realms,
-    RemotePrefill, RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings, Tls,
-    TlsError, Words,
+    RemotePrefill, RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings,
+    ShortageLog, Tls, TlsError, Words,
 };
 use tokio::runtime::{self, Runtime};
 
 use super::doctor::memory;
 use crate::cluster_member::{Membership, shape};
+use crate::descriptors;
 use crate::failure::Failure;
 use crate::input::read_text;
 use crate::model;
@@ -48,7 +49,12 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     };
     let url = server.url();
     let keys = key_state(&access);
-    let app = Arc::new(App::with_server(service_settings(args), server_settings(args, access)));
+    let settings = server_settings(args, access);
+    let connections_max = settings.limits.connections_max;
+    if connections_max < args.connections.max_connections.get() {
+        tell(format_args!("muser: at most {connections_max} connections: the limit of descriptors (ulimit -n) is low"));
+    }
+    let app = Arc::new(App::with_server(service_settings(args), settings));
     let runtime =
         runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(ServeError::Runtime)?;
     let drain = Duration::from_secs(args.connections.drain_seconds.into());
@@ -227,10 +233,13 @@ fn server_settings(args: &ServeArgs, access: Access) -> ServerSettings {
     let page = |hidden| if hidden { Page::Hidden } else { Page::Shown };
     ServerSettings {
         access,
-        limits: args.connections.limits(),
+        limits: args.connections.limits(descriptors::for_connections()),
         metrics: page(args.no_metrics),
         slots: page(args.no_slots),
         log: Log(Some(Arc::new(|record: &RequestRecord| tell(line_of(record))))),
+        shortage_log: ShortageLog(Some(Arc::new(|error: &io::Error| {
+            tell(format_args!("muser: no connection can be taken: {error}"));
+        }))),
     }
 }
 

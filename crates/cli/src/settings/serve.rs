@@ -159,11 +159,13 @@ impl MemoryArgs {
 }
 
 impl ConnectionArgs {
-    /// What connections may cost.
-    pub fn limits(&self) -> Limits {
+    /// Limits of connections where the system has descriptors for `available` of them: a quarter at most are narrow places.
+    pub fn limits(&self, available: NonZeroUsize) -> Limits {
         let timeout = Duration::from_secs(self.timeout.get().into());
+        let narrow_max = Limits::default().narrow_max.min(available.get() / 4);
         Limits {
-            connections_max: self.max_connections.get(),
+            connections_max: self.max_connections.get().min(available.get() - narrow_max),
+            narrow_max,
             body_bytes_max: mib(self.max_body_mib.get()),
             body_timeout: timeout,
             write_stall: timeout,

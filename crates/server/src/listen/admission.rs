@@ -12,12 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Narrow places.
-const NARROW_MAX: usize = 64;
-
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
+    /// Its last answer was given, and the client has not ended it.
+    Leaving,
     /// No byte has come.
     Silent,
     /// It is kept open after an answer.
@@ -28,7 +27,7 @@ pub enum Phase {
     Answering,
 }
 
-const PHASES: [Phase; 4] = [Phase::Silent, Phase::Waiting, Phase::Head, Phase::Answering];
+const PHASES: [Phase; 5] = [Phase::Leaving, Phase::Silent, Phase::Waiting, Phase::Head, Phase::Answering];
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +54,7 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct Admission {
     full_max: usize,
+    narrow_max: usize,
     share: usize,
     clock: Arc<AtomicU64>,
     open: Mutex<HashMap<u64, Arc<Peer>>>,
@@ -87,15 +87,25 @@ impl Peer {
         self.leave.notified().await;
     }
 
-    fn phase(&self) -> Phase {
+    /// Its phase at this moment.
+    pub fn phase(&self) -> Phase {
         PHASES[usize::from(self.phase.load(Ordering::Relaxed))]
     }
 }
 
 impl Admission {
-    /// A table with so many places, of which an address has three quarters at most.
-    pub fn new(full_max: usize) -> Self {
-        Self { full_max, share: full_max - full_max / 4, clock: Arc::default(), open: Mutex::default() }
+    /// A table with `full_max` places, of which an address has three quarters at most, and `narrow_max` narrow ones.
+    pub fn new(full_max: usize, narrow_max: usize) -> Self {
+        let share = full_max - full_max / 4;
+        Self { full_max, narrow_max, share, clock: Arc::default(), open: Mutex::default() }
+    }
+
+    /// Ends the connection with the least loss among those that ask for nothing, so that the system has its descriptor
+    /// for another one.
+    pub fn make_room(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = |peer: &Peer| (peer.phase(), peer.since.load(Ordering::Relaxed));
+        dismiss(&mut open, |peer| peer.phase() <= Phase::Waiting, age);
     }
 
     /// A place for a connection from `address`; `None` if there is not even a narrow one.
@@ -130,7 +140,7 @@ impl Admission {
             } else {
                 let may_leave = |peer: &Peer| peer.place == Place::Narrow && peer.phase() < Phase::Answering;
                 let age = |peer: &Peer| (peer.phase(), 0, peer.since.load(Ordering::Relaxed));
-                if narrow >= NARROW_MAX && !dismiss(&mut open, may_leave, age) {
+                if narrow >= self.narrow_max && !dismiss(&mut open, may_leave, age) {
                     return None;
                 }
                 Place::Narrow
@@ -138,7 +148,14 @@ impl Admission {
         };
         let number = self.clock.fetch_add(1, Ordering::Relaxed);
         let (clock, leave) = (Arc::clone(&self.clock), Notify::new());
-        let peer = Peer { address, place, phase: AtomicU8::new(0), since: AtomicU64::new(number), clock, leave };
+        let peer = Peer {
+            address,
+            place,
+            phase: AtomicU8::new(Phase::Silent as u8),
+            since: AtomicU64::new(number),
+            clock,
+            leave,
+        };
         let peer = Arc::new(peer);
         open.insert(number, Arc::clone(&peer));
         Some(Admitted { number, table: Arc::clone(self), peer })
@@ -177,6 +194,8 @@ fn network_of(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const NARROW_MAX: usize = 64;
+
     fn address(last: u8) -> IpAddr {
         [10, 0, 0, last].into()
     }
@@ -194,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_address_has_a_share_and_others_find_room_beside_it() {
-        let table = Arc::new(Admission::new(8));
+        let table = Arc::new(Admission::new(8, NARROW_MAX));
         let many: Vec<_> = (0..8).map(|_| admit(&table, 1, Phase::Answering)).collect();
         let places: Vec<Place> = many.iter().map(|admitted| admitted.peer.place()).collect();
         assert_eq!(places.iter().filter(|place| **place == Place::Full).count(), 6);
@@ -204,7 +223,7 @@ mod tests {
 
     #[test]
     fn who_says_nothing_makes_way_first_then_who_waits_longest_and_never_who_works() {
-        let table = Arc::new(Admission::new(4));
+        let table = Arc::new(Admission::new(4, NARROW_MAX));
         let waiting = admit(&table, 1, Phase::Waiting);
         let head = admit(&table, 2, Phase::Head);
         let silent = admit(&table, 3, Phase::Silent);
@@ -222,7 +241,7 @@ mod tests {
 
     #[test]
     fn of_those_that_say_nothing_the_oldest_of_whoever_has_most_goes() {
-        let table = Arc::new(Admission::new(4));
+        let table = Arc::new(Admission::new(4, NARROW_MAX));
         let lone = admit(&table, 1, Phase::Silent);
         let many: Vec<_> = (0..3).map(|_| admit(&table, 2, Phase::Silent)).collect();
         let next = admit(&table, 3, Phase::Silent);
@@ -234,13 +253,30 @@ mod tests {
 
     #[test]
     fn narrow_places_are_few_and_the_newest_has_one() {
-        let table = Arc::new(Admission::new(1));
+        let table = Arc::new(Admission::new(1, NARROW_MAX));
         let _works = admit(&table, 1, Phase::Answering);
         let narrow: Vec<_> = (0..NARROW_MAX).map(|_| admit(&table, 1, Phase::Head)).collect();
         let newest = admit(&table, 1, Phase::Answering);
         assert_eq!((left(&narrow[0]), left(&narrow[1]), newest.peer.place()), (true, false, Place::Narrow));
         narrow.iter().for_each(|admitted| admitted.peer.enter(Phase::Answering));
         assert!(table.admit(address(1)).is_none());
+    }
+
+    #[test]
+    fn where_the_system_is_short_of_those_that_ask_for_nothing_the_silent_go_first() {
+        let table = Arc::new(Admission::new(8, NARROW_MAX));
+        let waiting = admit(&table, 1, Phase::Waiting);
+        let head = admit(&table, 2, Phase::Head);
+        let silent = admit(&table, 3, Phase::Silent);
+        let answering = admit(&table, 4, Phase::Answering);
+        table.make_room();
+        assert!(left(&silent) && !left(&waiting));
+        table.make_room();
+        table.make_room();
+        assert!(left(&waiting) && !left(&head) && !left(&answering));
+        let (silent, leaving) = (admit(&table, 5, Phase::Silent), admit(&table, 6, Phase::Leaving));
+        table.make_room();
+        assert!(left(&leaving) && !left(&silent));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::admission::{Peer, Place};
+use super::admission::{Peer, Phase, Place};
 use super::socket::{Busy, Timed};
 use super::tls::Tls;
 use crate::access::is_open;
@@ -109,7 +109,12 @@ impl Serving {
             () = told(&mut closing) => None,
             () = peer.must_leave() => {
                 Pin::new(&mut connection).graceful_shutdown();
-                poll_fn(|context| connection.poll_without_shutdown(context)).await?;
+                // A request that is there is answered; the rest of a head is not waited for: the place is wanted now.
+                poll_fn(|context| match connection.poll_without_shutdown(context) {
+                    Poll::Pending if peer.phase() < Phase::Answering => Poll::Ready(Ok(())),
+                    polled => polled,
+                })
+                .await?;
                 // Whoever has to leave has no claim to a long goodbye.
                 return Ok(());
             }
@@ -124,7 +129,11 @@ impl Serving {
             }
         }
         let parts = connection.into_parts();
-        linger(parts.io.into_inner().into_inner()).await;
+        peer.enter(Phase::Leaving);
+        tokio::select! {
+            () = linger(parts.io.into_inner().into_inner()) => {}
+            () = peer.must_leave() => {}
+        }
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::access::{Access, Exposure};
 use crate::app::{App, Phase};
@@ -86,8 +86,10 @@ fn bind_reason(reason: &io::Error) -> String {
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Time from the end of a large request to the moment when its memory goes back to the system.
 const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
-/// How long nothing is accepted when the system has no more files to give.
+/// Pause of accepting while the system has no descriptor to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Least time between two reports of such a shortage.
+const SHORTAGE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Server {
     /// Takes the address; port 0 is any free one.
@@ -188,14 +190,28 @@ impl Server {
 
 /// Accepts connections, for ever.
 async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc<App>, closing: &watch::Sender<bool>) {
-    let table = Arc::new(Admission::new(serving.limits.connections_max));
+    let table = Arc::new(Admission::new(serving.limits.connections_max, serving.limits.narrow_max));
+    let mut reported: Option<Instant> = None;
+    let mut is_short = false;
     loop {
         let (stream, address) = match listener.accept().await {
-            Ok(accepted) => accepted,
+            Ok(accepted) => {
+                is_short = false;
+                accepted
+            }
             // A connection that failed before it began is nobody's loss.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-            Err(_) => {
-                // Out of files: trying again at once would only burn time until some are given back.
+            Err(error) => {
+                if reported.is_none_or(|reported| reported.elapsed() >= SHORTAGE_REPORT_INTERVAL) {
+                    reported = Some(Instant::now());
+                    app.server.shortage_log.0.iter().for_each(|told| told(&error));
+                }
+                // At first those that were told to leave may have been too slow; and whoever came last is not read yet.
+                if is_short {
+                    table.make_room();
+                }
+                is_short = true;
+                // Out of descriptors: trying again at once would only burn time until some are given back.
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
