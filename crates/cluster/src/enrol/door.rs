@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -30,6 +30,8 @@ use crate::lane::UnixClock;
 const KNOCKING_MAX: usize = 64;
 /// Of these, connections from one address.
 const OF_ADDRESS_MAX: usize = 16;
+/// Pause of accepting after an attempt that failed: the system may have no descriptor to give.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listener for new nodes, and the connections that have not shown a secret yet.
 pub(super) struct Door {
@@ -75,12 +77,16 @@ impl Door {
                     Err(error) if error.is_cancelled() => {}
                     ended => return ended.unwrap_or_else(|error| Err(EnrolError::Io(error.into()))),
                 },
-                accepted = self.port.0.accept() => {
-                    // A connection that failed before it began is nobody's loss.
-                    if let Ok((tcp, from)) = accepted {
+                accepted = self.port.0.accept() => match accepted {
+                    Ok((tcp, from)) => {
                         self.make_way(share_of(from));
                         let task = self.connecting.spawn(knock(tcp, from, self.tls.clone(), self.limit));
                         self.places.push((share_of(from), task));
+                    }
+                    // Out of descriptors, or a connection that failed before it began.
+                    Err(_) => {
+                        self.end_oldest();
+                        sleep(ACCEPT_PAUSE).await;
                     }
                 }
             }
@@ -104,6 +110,14 @@ impl Door {
                 let error = ticket.redeem(&apply.secret, clock()).err().unwrap_or(RedeemError::Used);
                 refuse(channel, error);
             }
+        }
+    }
+
+    /// Gives the system a descriptor back, if a connection in its handshake has one.
+    fn end_oldest(&mut self) {
+        self.places.retain(|(_, task)| !task.is_finished());
+        if !self.places.is_empty() {
+            self.places.remove(0).1.abort();
         }
     }
 

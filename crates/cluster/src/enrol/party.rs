@@ -1,12 +1,17 @@
 //! One end of an enrolment while it is tested: it tests the link and qualifies as the decoder or as the producer.
 
+use std::collections::VecDeque;
 use std::future::pending;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep;
 
 use super::channel::Channel;
+use super::door::ACCEPT_PAUSE;
 use super::failure::EnrolError;
 use super::probe;
 use super::qualify::Machine;
@@ -26,6 +31,8 @@ const LEDGER_ENTRIES: usize = 16;
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Lanes of an enrolment that are open at once.
 const LANES_MAX: usize = 4;
+/// Connections of an enrolment that are not lanes yet.
+const HANDSHAKES_MAX: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// How long the parts of an enrolment may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +121,7 @@ impl Party<'_> {
         let producer = Arc::new(Producer::new(host, shape, self.member()?, settings));
         let producing = async {
             if link == Link::ToTest {
-                self.follow(lane_at(&port, &acceptor).await?).await?;
+                self.follow(lane_at(&port, &acceptor).await).await?;
             }
             producer.serve(port, acceptor, pending(), |_| ()).await;
             pending().await
@@ -150,12 +157,28 @@ impl Party<'_> {
 }
 
 /// The first lane that comes to be: whoever is refused, or breaks off, is nobody's loss.
-async fn lane_at(port: &Port, acceptor: &Acceptor) -> Result<Lane, EnrolError> {
+async fn lane_at(port: &Port, acceptor: &Arc<Acceptor>) -> Lane {
+    // Side by side: the peer does not wait for a stranger who says nothing.
+    let (mut connecting, mut places) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
     loop {
-        if let Ok((tcp, _)) = port.0.accept().await
-            && let Ok(lane) = acceptor.accept(tcp).await
-        {
-            return Ok(lane);
+        tokio::select! {
+            Some(ended) = connecting.join_next() => if let Ok(Ok(lane)) = ended {
+                return lane;
+            },
+            accepted = port.0.accept() => {
+                places.retain(|place| !place.is_finished());
+                let is_short = accepted.is_err();
+                if is_short || places.len() >= HANDSHAKES_MAX.get() {
+                    places.pop_front().iter().for_each(AbortHandle::abort);
+                }
+                match accepted {
+                    Ok((tcp, _)) => {
+                        let acceptor = Arc::clone(acceptor);
+                        places.push_back(connecting.spawn(async move { acceptor.accept(tcp).await }));
+                    }
+                    Err(_) => sleep(ACCEPT_PAUSE).await,
+                }
+            }
         }
     }
 }

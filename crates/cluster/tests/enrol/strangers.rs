@@ -6,7 +6,7 @@ use muser_cluster::enrol::{
     Apply, EnrolError, FrameError, HEADER_BYTES, IssuerSettings, Kind, Limits, Message, PROTOCOL, RefuseCode,
     parse_header,
 };
-use muser_cluster::identity::Roles;
+use muser_cluster::identity::{ClusterFolder, Roles};
 use muser_cluster::lane;
 use muser_kernels::attention::KvLayout;
 use rustls::crypto::aws_lc_rs;
@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::handoff_world::run;
-use crate::world::{Begun, Heard, SECOND, apply, engine, limits, settings};
+use crate::world::{Begun, Heard, SECOND, applicant, apply, engine, limits, settings};
 
 fn file(begun: &Begun, name: &str) -> std::path::PathBuf {
     begun.folder.path().join(name)
@@ -180,5 +180,27 @@ fn strangers_neither_end_an_enrolment_nor_keep_the_holder_of_its_ticket_out() {
         assert_eq!(issued.unwrap().node.name.as_str(), "gpu-box");
         let wrong = |said: &&String| said.contains("not the ticket that was issued");
         assert_eq!(heard.0.lock().unwrap().iter().filter(wrong).count(), 12);
+    });
+}
+
+#[test]
+fn strangers_at_the_port_of_a_new_node_do_not_keep_its_link_from_being_tested() {
+    run(async {
+        let machine = engine(KvLayout::Q8);
+        let begun = Begun::new();
+        let issuer = begun.issuer(&machine, settings(Roles::Producer)).await;
+        let (ticket, kept) = issuer.ticket(&issuer.address().unwrap().to_string()).unwrap();
+        let folder = ClusterFolder::new(begun.at("of-gpu-box"));
+        std::fs::create_dir_all(folder.path()).unwrap();
+        let applicant = applicant(&folder, &machine, "gpu-box").await;
+        // They are there first, say nothing, and stay.
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(applicant.port.address().unwrap()).await.unwrap());
+        }
+        let applying = applicant.apply(&ticket, &|_| (), |_| Ok(()));
+        let (issued, applied) = tokio::join!(issuer.enrol(kept, &|_| ()), applying);
+        applied.unwrap();
+        assert_eq!(issued.unwrap().node.name.as_str(), "gpu-box");
     });
 }
