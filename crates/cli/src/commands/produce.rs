@@ -4,6 +4,7 @@
 //! Whatever keeps it from serving as it was told ends it with exit code 75, so that a supervisor starts it again.
 
 use std::fmt::Display;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::runtime::Builder;
 
 use super::serve::budget;
 use crate::cluster_member::{Membership, shape};
+use crate::descriptors;
 use crate::failure::Failure;
 use crate::model;
 use crate::output::tell;
@@ -24,6 +26,8 @@ use crate::signals::Signals;
 
 /// Lanes beyond those that compute: decoders keep some open.
 const SPARE_LANES: usize = 64;
+/// Connections that are not lanes yet.
+const HANDSHAKES_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Runs the command.
 pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
@@ -51,10 +55,12 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
         chunk: model::chunk(&*executor),
     };
     let (host, engine) = EngineHost::start(Engine::new(executor, settings)?).map_err(cannot)?;
+    let half = half_of_connections();
     let settings = ProducerSettings {
         concurrent_max: u32::try_from(args.parallel.get()).unwrap_or(u32::MAX),
         context: u32::try_from(context).unwrap_or(u32::MAX),
-        lanes_max: args.parallel.get().saturating_add(SPARE_LANES),
+        lanes_max: args.parallel.get().saturating_add(SPARE_LANES).min(half.get()),
+        handshakes_max: HANDSHAKES_MAX.min(half),
         stall_limit: Duration::from_secs(args.stall_seconds.get().into()),
         pace: args.pace.map(|bytes_per_s| (bytes_per_s, PacedBy::Kernel)),
         compress: args.compress.into(),
@@ -72,6 +78,11 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     // If it has panicked, that was told.
     let _ = engine.join();
     ended
+}
+
+/// Half of the connections that the limit of descriptors is enough for: lanes have one half, handshakes the other.
+fn half_of_connections() -> NonZeroUsize {
+    NonZeroUsize::new(descriptors::for_connections().get() / 2).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Serves until the first signal, and then until the handoffs under way have ended or had their time.

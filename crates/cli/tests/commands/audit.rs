@@ -89,6 +89,7 @@ async fn produce(folder: &str, host: EngineHost, shape: Shape) -> (SocketAddr, S
         concurrent_max: 2,
         context: u32::try_from(CONTEXT).unwrap(),
         lanes_max: 8,
+        handshakes_max: NonZeroUsize::new(256).unwrap(),
         stall_limit: Duration::from_secs(60),
         pace: None,
         compress: Compress::Auto,

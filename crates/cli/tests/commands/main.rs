@@ -11,6 +11,7 @@ mod chat;
 mod cluster;
 mod config;
 mod conformance;
+mod descriptors;
 mod draining;
 mod enroll;
 mod folder_files;

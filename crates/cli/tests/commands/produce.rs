@@ -10,7 +10,7 @@ use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, N
 use muser_cluster::keys::KeyRing;
 use serde_json::{Value, json};
 
-use crate::common::{Folder, command, muser};
+use crate::common::{Folder, command, command_with_descriptors, muser};
 use crate::serving::Serving;
 
 /// A producer that is ready.
@@ -23,7 +23,16 @@ pub struct Producing {
 
 impl Producing {
     pub fn start(args: &[&str]) -> Self {
-        let mut child = command(&[&["produce", "-t", "1"], args].concat()).spawn().unwrap();
+        Self::of(command(&[&["produce", "-t", "1"], args].concat()))
+    }
+
+    /// One that has at most so many descriptors.
+    pub fn start_with_descriptors(descriptors: u64, args: &[&str]) -> Self {
+        Self::of(command_with_descriptors(descriptors, &[&["produce", "-t", "1"], args].concat()))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
         while !said.contains("producing on ") {
@@ -34,6 +43,11 @@ impl Producing {
         // It must not stop at a pipe that nobody reads.
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(say.send(line))));
         Self { child, address, said }
+    }
+
+    /// Lines with these words that were said and not heard yet.
+    pub fn heard(&self, words: &str) -> usize {
+        self.said.try_iter().filter(|line| line.contains(words)).count()
     }
 
     /// Waits for a line with these words.

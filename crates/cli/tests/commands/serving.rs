@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command};
 
-use crate::common::command;
+use crate::common::{command, command_with_descriptors};
+
+const SERVE: [&str; 7] = ["serve", "--port", "0", "-c", "512", "-t", "1"];
 
 /// A server that is ready.
 pub struct Serving {
@@ -17,7 +19,16 @@ pub struct Serving {
 
 impl Serving {
     pub fn start(args: &[&str]) -> Self {
-        let mut child = command(&[&["serve", "--port", "0", "-c", "512", "-t", "1"], args].concat()).spawn().unwrap();
+        Self::of(command(&[&SERVE, args].concat()))
+    }
+
+    /// One that has at most so many descriptors.
+    pub fn start_with_descriptors(descriptors: u64, args: &[&str]) -> Self {
+        Self::of(command_with_descriptors(descriptors, &[&SERVE, args].concat()))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
         while !said.contains("\nkeys ") {

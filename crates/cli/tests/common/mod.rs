@@ -70,6 +70,21 @@ pub fn command<A: AsRef<OsStr>>(args: &[A]) -> Command {
     command
 }
 
+/// The same with at most so many descriptors.
+pub fn command_with_descriptors(descriptors: u64, args: &[&str]) -> Command {
+    let plain = command(args);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {descriptors} && exec \"$@\""), "sh"]).arg(plain.get_program());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
+}
+
 /// The id of a text that is one token of the shipped model.
 #[track_caller]
 pub fn token(text: &str) -> u32 {

@@ -111,6 +111,7 @@ impl Party<'_> {
             concurrent_max: 1,
             context: u32::try_from(self.machine.prompt_tokens).unwrap_or(u32::MAX),
             lanes_max: LANES_MAX,
+            handshakes_max: HANDSHAKES_MAX,
             stall_limit: STALL_LIMIT,
             // As the link was tested.
             pace: None,

@@ -6,19 +6,20 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroUsize;
 
-/// Handshakes under way at once. Each costs a descriptor and some kilobytes.
-const HANDSHAKES_MAX: usize = 256;
-/// Of these, from one address.
-const OF_ADDRESS_MAX: usize = 128;
-/// Of these, kept for addresses that were admitted before.
-const FOR_KNOWN: usize = 64;
 /// Addresses that are remembered, those that were admitted last.
 const KNOWN_MAX: usize = 1024;
 
 /// The handshakes of a producer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Handshakes {
+    /// Handshakes under way at once. Each costs a descriptor and some kilobytes.
+    total_max: usize,
+    /// Of these, from one address.
+    of_address_max: usize,
+    /// Of these, kept for addresses that were admitted before.
+    for_known: usize,
     /// The oldest first.
     under_way: Vec<Handshake>,
     next: u64,
@@ -36,6 +37,19 @@ struct Handshake {
 }
 
 impl Handshakes {
+    /// At most `total_max` at once: half of them from one address, a quarter kept for known addresses.
+    pub(super) fn new(total_max: NonZeroUsize) -> Self {
+        let total_max = total_max.get();
+        Self {
+            total_max,
+            of_address_max: (total_max / 2).max(1),
+            for_known: total_max / 4,
+            under_way: Vec::new(),
+            next: 0,
+            known: VecDeque::new(),
+        }
+    }
+
     /// Takes a connection. Returns its number, and that of the one that has to make way for it.
     pub(super) fn begin(&mut self, from: IpAddr) -> (u64, Option<u64>) {
         let address = network_of(from);
@@ -69,24 +83,27 @@ impl Handshakes {
         self.known.push_back(address);
     }
 
-    /// The one to end when the system has nothing left for more: the oldest that has not greeted.
-    pub(super) fn end_silent(&mut self) -> Option<u64> {
-        let silent = self.under_way.iter().find(|handshake| !handshake.has_greeted)?.number;
-        self.end(silent);
-        Some(silent)
+    /// The one to end when the system has nothing left for more: the oldest that has not greeted, or else the oldest of
+    /// the address with the most.
+    pub(super) fn end_one(&mut self) -> Option<u64> {
+        let silent = self.under_way.iter().find(|handshake| !handshake.has_greeted).map(|silent| silent.number);
+        let addresses = || self.under_way.iter().map(|handshake| handshake.address);
+        let ended = silent.or_else(|| self.first_of(self.most(addresses())?))?;
+        self.end(ended);
+        Some(ended)
     }
 
     /// Who makes way for one more from this address.
     fn to_evict(&self, address: IpAddr) -> Option<u64> {
         let is_known = |address: &IpAddr| self.known.contains(address);
-        if self.of(address) >= OF_ADDRESS_MAX {
+        if self.of(address) >= self.of_address_max {
             return self.first_of(address);
         }
         let strangers = || self.under_way.iter().map(|handshake| handshake.address).filter(|from| !is_known(from));
-        if !is_known(&address) && strangers().count() >= HANDSHAKES_MAX - FOR_KNOWN {
+        if !is_known(&address) && strangers().count() >= self.total_max - self.for_known {
             return self.first_of(self.most(strangers())?);
         }
-        if self.under_way.len() >= HANDSHAKES_MAX {
+        if self.under_way.len() >= self.total_max {
             // There are strangers, or known ones beyond the part that is kept for them.
             let all = || self.under_way.iter().map(|handshake| handshake.address);
             return self.first_of(self.most(strangers()).or_else(|| self.most(all()))?);
@@ -122,13 +139,21 @@ fn network_of(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const HANDSHAKES_MAX: usize = 256;
+    const OF_ADDRESS_MAX: usize = 128;
+    const FOR_KNOWN: usize = 64;
+
+    fn handshakes() -> Handshakes {
+        Handshakes::new(NonZeroUsize::new(HANDSHAKES_MAX).unwrap())
+    }
+
     fn at(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
     }
 
     #[test]
     fn silent_connections_of_one_address_leave_those_of_others_and_those_that_greeted() {
-        let mut handshakes = Handshakes::default();
+        let mut handshakes = handshakes();
         let (other, none) = handshakes.begin(at(9));
         let (greeted, _) = handshakes.begin(at(1));
         handshakes.greeted(greeted);
@@ -143,7 +168,7 @@ mod tests {
 
     #[test]
     fn strangers_of_many_addresses_leave_room_for_addresses_that_were_admitted_before() {
-        let mut handshakes = Handshakes::default();
+        let mut handshakes = handshakes();
         handshakes.admitted(at(250));
         for round in 0..20 {
             for last in 0..250 {
@@ -170,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_address_with_the_most_makes_way() {
-        let mut handshakes = Handshakes::default();
+        let mut handshakes = handshakes();
         let few: Vec<u64> = (0..5).map(|last| handshakes.begin(at(last)).0).collect();
         for last in [100, 101].into_iter().cycle().take(1000) {
             let (_, ended) = handshakes.begin(at(last));
@@ -180,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_ended_is_not_counted_and_silence_is_ended_first_where_the_system_is_short() {
-        let mut handshakes = Handshakes::default();
+        let mut handshakes = handshakes();
         for _ in 0..1000 {
             let (number, ended) = handshakes.begin(at(1));
             assert_eq!(ended, None);
@@ -189,8 +214,28 @@ mod tests {
         let (first, _) = handshakes.begin(at(1));
         let (second, _) = handshakes.begin(at(2));
         handshakes.greeted(first);
-        assert_eq!((handshakes.end_silent(), handshakes.end_silent()), (Some(second), None));
-        assert_eq!(handshakes.of(at(1)), 1);
+        assert_eq!((handshakes.end_one(), handshakes.of(at(1))), (Some(second), 1));
+        // Without a silent one, an address that has many gives one up.
+        let (single, _) = handshakes.begin(at(3));
+        let (newer, _) = handshakes.begin(at(1));
+        [single, newer].into_iter().for_each(|number| handshakes.greeted(number));
+        assert_eq!(handshakes.end_one(), Some(first));
+        assert_eq!([handshakes.end_one(), handshakes.end_one()].map(|ended| ended.is_some()), [true; 2]);
+        assert_eq!(handshakes.end_one(), None);
+    }
+
+    #[test]
+    fn few_descriptors_leave_few_handshakes_and_a_known_address_its_part_of_them() {
+        for total in 1..20 {
+            let mut handshakes = Handshakes::new(NonZeroUsize::new(total).unwrap());
+            handshakes.admitted(at(250));
+            for last in (0..250).cycle().take(1000) {
+                handshakes.begin(at(last));
+                assert!(handshakes.under_way.len() <= total, "{total}");
+            }
+            let (_, ended) = handshakes.begin(at(250));
+            assert_eq!(ended.is_none(), total >= 4, "{total}");
+        }
     }
 
     #[test]
@@ -199,7 +244,7 @@ mod tests {
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2::1"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("::ffff:10.0.0.1"), at(1));
-        let mut handshakes = Handshakes::default();
+        let mut handshakes = handshakes();
         (0..3000u32).for_each(|last| handshakes.admitted(IpAddr::from((0x0A00_0000 + last).to_be_bytes())));
         assert_eq!(handshakes.known.len(), KNOWN_MAX);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ const BACKLOG_BYTES: usize = 32 << 20;
 
 /// How long nothing is accepted after the system had no connection to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Least time between two reports that there was none.
+const SHORTAGE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a producer may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub struct ProducerSettings {
     pub context: u32,
     /// Lanes that are open at once.
     pub lanes_max: usize,
+    /// Connections that are not lanes yet; half of them from one address. Each costs a descriptor.
+    pub handshakes_max: NonZeroUsize,
     /// A lane ends when the receiver is silent for longer while it is awaited.
     pub stall_limit: Duration,
     /// The rate that all lanes together keep, in bytes a second.
@@ -87,7 +91,7 @@ impl Port {
 }
 
 /// Connections on their way to lanes, and what ends each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Door {
     handshakes: Handshakes,
     tasks: HashMap<u64, AbortHandle>,
@@ -117,7 +121,8 @@ impl Producer {
     /// A producer of the pages that the engine behind `host` computes.
     pub fn new(host: EngineHost, shape: Shape, member: Member, settings: ProducerSettings) -> Self {
         let handoffs = Arc::new(Semaphore::new(settings.concurrent_max as usize));
-        let (lanes, door) = (Lanes::new(settings.lanes_max), Mutex::default());
+        let lanes = Lanes::new(settings.lanes_max);
+        let door = Mutex::new(Door { handshakes: Handshakes::new(settings.handshakes_max), tasks: HashMap::new() });
         let pace = settings.pace.map(|(bytes_per_s, by)| Pace::new(bytes_per_s, by));
         let (clock, compression) = (Clock::start(), Mutex::new(Compression::new(settings.compress)));
         Self {
@@ -146,7 +151,7 @@ impl Producer {
     ) {
         let tell: Tell = Arc::new(tell);
         tokio::pin!(stop);
-        let mut is_short = false;
+        let mut reported: Option<Instant> = None;
         loop {
             let accepted = tokio::select! {
                 () = &mut stop => {
@@ -157,17 +162,16 @@ impl Producer {
             };
             match accepted {
                 Ok((tcp, from)) => {
-                    is_short = false;
                     self.take_connection(tcp, from.ip(), &acceptor, &tell);
                 }
                 // A connection that failed before it began is nobody's loss.
                 Err(error) if is_of_the_peer(&error) => {}
                 Err(error) => {
-                    if !is_short {
+                    if reported.is_none_or(|reported| reported.elapsed() >= SHORTAGE_REPORT_INTERVAL) {
+                        reported = Some(Instant::now());
                         tell(ProducerNews::NoConnection(error));
                     }
-                    is_short = true;
-                    self.end_a_silent_handshake();
+                    self.end_a_handshake();
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -206,10 +210,10 @@ impl Producer {
         door.tasks.insert(number, handshake.abort_handle());
     }
 
-    /// Gives the system a descriptor back, if a connection has one that sent nothing.
-    fn end_a_silent_handshake(&self) {
+    /// Gives the system a descriptor back, if a connection has one that is no lane yet.
+    fn end_a_handshake(&self) {
         let mut door = self.door();
-        if let Some(task) = door.handshakes.end_silent().and_then(|silent| door.tasks.remove(&silent)) {
+        if let Some(task) = door.handshakes.end_one().and_then(|ended| door.tasks.remove(&ended)) {
             task.abort();
         }
     }

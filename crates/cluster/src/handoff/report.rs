@@ -14,7 +14,7 @@ use crate::lane::LaneError;
 pub enum ProducerNews {
     /// A lane did not come to be.
     LaneRefused(LaneError),
-    /// The system has no connection to give, and is asked again from time to time. Told once until it has.
+    /// The system has no connection to give, and is asked again from time to time. Told once a minute at most.
     NoConnection(std::io::Error),
     /// A handoff was refused, or given up at its end, by this node's keys or deny-list.
     Untrusted(TrustError),

@@ -172,6 +172,7 @@ impl Cluster {
             concurrent_max: 2,
             context: u32::try_from(CONTEXT).unwrap(),
             lanes_max: 8,
+            handshakes_max: NonZeroUsize::new(256).unwrap(),
             stall_limit,
             pace: self.pace,
             compress: self.compress,

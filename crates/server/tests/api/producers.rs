@@ -113,6 +113,7 @@ impl Cluster {
             concurrent_max: 2,
             context: u32::try_from(context).unwrap(),
             lanes_max: 8,
+            handshakes_max: NonZeroUsize::new(256).unwrap(),
             stall_limit: Duration::from_secs(60),
             pace: None,
             compress: Compress::Auto,
