@@ -375,15 +375,26 @@ impl<'a> Constants<'a> {
     }
 }
 
+/// Longest detail of an error, in characters.
+const DETAIL_CHARS_MAX: usize = 2000;
+
 fn error(Fault { line, trouble }: Fault, limits: &Limits) -> ChatError {
     match trouble {
-        Trouble::Syntax(detail) => ChatError::Syntax { line, detail },
-        Trouble::Failed(detail) => ChatError::Failed { line, detail },
+        Trouble::Syntax(detail) => ChatError::Syntax { line, detail: cut(detail) },
+        Trouble::Failed(detail) => ChatError::Failed { line, detail: cut(detail) },
         Trouble::Raised(message) => ChatError::Refused { line, message },
         Trouble::Work => ChatError::TooMuchWork { line, steps: limits.steps },
         Trouble::Memory => ChatError::TooMuchMemory { line, max: limits.value_bytes },
         Trouble::TooLong { bytes } => ChatError::TooLong { line, bytes, max: limits.text_bytes },
         Trouble::Deadline => ChatError::Deadline { line },
+    }
+}
+
+/// The detail of an error, which may repeat a name or a text of the template, up to [`DETAIL_CHARS_MAX`].
+fn cut(detail: String) -> String {
+    match detail.char_indices().nth(DETAIL_CHARS_MAX) {
+        Some((at, _)) => format!("{}...", &detail[..at]),
+        None => detail,
     }
 }
 
