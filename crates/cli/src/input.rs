@@ -1,15 +1,33 @@
 //! Text that users write, in files or on the command line.
 
 use std::borrow::Cow;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::failure::Failure;
 use crate::settings::PromptArgs;
 
+/// Most bytes of a text, and of a file of settings, keys or certificates.
+const TEXT_BYTES_MAX: u64 = 32 << 20;
+
+/// The whole file at `path`, if it has at most [`TEXT_BYTES_MAX`]: a device may have no end.
+///
+/// # Errors
+/// If it is longer, or cannot be read.
+pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        let message = format!("it has more than {TEXT_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
 /// The whole file at `path`, which must be UTF-8.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
-    let bytes = fs::read(path).map_err(Failure::io(path))?;
+    let bytes = read_file(path).map_err(Failure::io(path))?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();

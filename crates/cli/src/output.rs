@@ -140,9 +140,17 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Writes a line to standard error. If nobody reads it any more, nothing is lost.
+/// Longest line for people, in characters: names and values out of a file can be as long as the file.
+const LINE_CHARS_MAX: usize = 4000;
+
+/// Writes a line of at most [`LINE_CHARS_MAX`] to standard error. If nobody reads it any more, nothing is lost.
 pub fn tell(line: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{}", one_line(&line.to_string()));
+    let line = line.to_string();
+    let (shown, more) = match line.char_indices().nth(LINE_CHARS_MAX) {
+        Some((at, _)) => (&line[..at], "..."),
+        None => (line.as_str(), ""),
+    };
+    let _ = writeln!(io::stderr().lock(), "{}{more}", one_line(shown));
 }
 
 /// `text` with escapes for what would break the line or steer a terminal: names out of a file may hold anything.

@@ -297,3 +297,26 @@ fn a_file_with_wrong_bytes_anywhere_never_ends_a_command_in_a_panic() {
     }
     assert!(codes[0] > 10 && codes[3] > 10, "{codes:?}");
 }
+
+#[test]
+fn files_without_an_end_are_refused_and_long_names_are_cut_in_a_line() {
+    let folder = Folder::new();
+    let long = "x".repeat(100_000);
+    let changes = [("general.architecture", Some(Value::String(long.as_bytes())))];
+    let (path, ids) = (folder.write("model.gguf", with_keys(&small(), &changes)), folder.write("ids", &long));
+    for (args, code, part) in [
+        (&["run", "-m", &path, "-n", "1", "Hello"][..], 3, "is not supported"),
+        (&["logits", SHIPPED, "--ids", &ids, "--out", &folder.at("out")], 2, "is not a token id"),
+    ] {
+        let line = muser(args).refused(code);
+        assert!(line.len() < 5000 && (line.contains(part) || line.ends_with("...")), "{line}");
+    }
+    for (args, code) in [
+        (&["logits", SHIPPED, "--ids", "/dev/zero", "--out", &folder.at("out")][..], 1),
+        (&["run", "-f", "/dev/zero"], 1),
+        (&["--config", "/dev/zero", "config", "check"], 2),
+    ] {
+        let line = muser(args).refused(code);
+        assert!(line.contains("/dev/zero") && line.contains("more than 33554432 bytes"), "{line}");
+    }
+}

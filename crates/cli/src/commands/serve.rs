@@ -27,7 +27,7 @@ use super::doctor::memory;
 use crate::cluster_member::{Membership, shape};
 use crate::descriptors;
 use crate::failure::Failure;
-use crate::input::read_text;
+use crate::input::{read_file, read_text};
 use crate::model;
 use crate::output::tell;
 use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
@@ -313,7 +313,7 @@ fn key_state(access: &Access) -> String {
 
 fn tls(args: &ConnectionArgs) -> Result<Option<Tls>, Failure> {
     let (Some(certificates), Some(key)) = (&args.ssl_cert_file, &args.ssl_key_file) else { return Ok(None) };
-    let read = |path: &PathBuf| fs::read(path).map_err(Failure::io(path));
+    let read = |path: &PathBuf| read_file(path).map_err(Failure::io(path));
     let made = Tls::from_pem(&read(certificates)?, &read(key)?).map_err(|reason| {
         let path = if matches!(reason, TlsError::Key(_)) { key } else { certificates };
         Failure::Tls { path: path.clone(), reason }

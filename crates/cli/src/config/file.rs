@@ -1,7 +1,6 @@
 //! The configuration file: TOML, keys are long flags, tables are commands.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,10 +10,11 @@ use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::error::ConfigError;
 use super::{Entry, Given, Origin};
+use crate::input::read_file;
 
 /// All that the file at `path` sets.
 pub fn entries(path: &Path) -> Result<Vec<Entry>, ConfigError> {
-    let text = fs::read(path).and_then(|bytes| {
+    let text = read_file(path).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8"))
     });
     let text = text.map_err(|reason| ConfigError::Read { path: path.to_owned(), reason })?;
