@@ -13,10 +13,13 @@
 // A page whose visible keys are all of its 64, for every query of a warp, takes a path without masks, if its scales allow
 // that to be exact (PageScales::clean). All other pages take a path that masks every key and checks every score.
 //
-// Roofline: 4 * 128 flops per visible pair at head_dim 128. Two warpgroups keep 64 x 64 x 128 + 64 x 128 x 64 products per
-// page in flight; about 760 instructions a warp and page against 1,024 cycles of the matrix units. Measured on an H200 (check_ops
-// bench attend): 2,048 rows at 129,024 in 12.1 ms, the two expansions included, 360 TFLOPS on visible pairs of the 830 that
-// wgmma reaches with A in registers. What is missing is overlap of softmax and products.
+// Roofline: 4 * 128 flops per visible pair at head_dim 128. Per page and warpgroup 64 x 64 x 128 + 64 x 128 x 64 products, 512
+// cycles of the matrix units for both; about 600 instructions a warp, so that the eight warps of a processor issue for 1,200
+// of the 1,024 cycles: softmax is the bound. Scores come from operands in shared memory and run beside the softmax of the page
+// before; a product with its codes in registers, as that of the values, keeps its warps until they are read. Measured on an
+// H200 (bench_ops attend): 2,048 rows at 129,024 in 11.2 ms, the two expansions included, 390 TFLOPS on visible pairs of the
+// 830 that wgmma reaches; a page takes 2,500 cycles, in which 58 % of the issue slots are used. With two warps a scheduler, what
+// is missing is a third one to fill the waits of shuffles and values; 240 registers a thread leave no room for it.
 #include "attend.cuh"
 #include "attend_products.cuh"
 #include "heads.cuh"
@@ -56,16 +59,17 @@ struct PrefillItem {
     uint32_t first_segment;  // of the tile: partial 0
 };
 
-// Scales of an expanded page, after its codes.
+// Scales of an expanded page. All but the last array are copied into shared memory.
 struct PageScales {
     float key[PAGE_ROWS];
     float weight[PAGE_ROWS];  // RN(value scale * 2^(11 - E)), E over all 64 rows: for pages that are seen whole
-    float value[PAGE_ROWS];
-    float unit;               // 2^(E - 11)
+    float unit;               // 2^(E - 11); 1 where not `clean`
     uint32_t clean;           // 1: every score is finite and no value scale is refused, whatever the query
     uint32_t unused[2];
+    float value[PAGE_ROWS];
 };
-static_assert(sizeof(PageScales) % 16 == 0 && sizeof(PageScales) <= 1024, "copied in units of 16 bytes into the slot's end");
+constexpr int SCALE_BYTES = offsetof(PageScales, value);
+static_assert(SCALE_BYTES % 16 == 0 && sizeof(PageScales) % 16 == 0, "copied in units of 16 bytes");
 
 // Arguments of the three kernels.
 struct Prefill {
@@ -131,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) expand_pages(const __grid_cons
         out.weight[threadIdx.x] = __fmul_rn(__uint_as_float(value), pow2(11 - exponent));
         out.value[threadIdx.x] = __uint_as_float(value);
     }
-    if (threadIdx.x == 0) out.unit = pow2(exponent - 11), out.clean = all_clean;
+    if (threadIdx.x == 0) out.unit = all_clean ? pow2(exponent - 11) : 1.0f, out.clean = all_clean;
 }
 
 // Codes of the queries (rule 9 with 1023) as f16 tiles: two halves of 64 queries, each two swizzled tiles of 64 dimensions.
@@ -164,16 +168,18 @@ extern "C" __global__ void __launch_bounds__(256) expand_queries(const __grid_co
 #if HOPPER
 namespace {
 
-// Dynamic shared memory: the totals of both warpgroups (first the codes of the queries), the ring of pages, the barriers.
+// Dynamic shared memory: the totals of both warpgroups, the codes of the queries, the ring of pages, their scales, the barriers.
 constexpr int TOTAL_BYTES = PREFILL_QUERIES * DIM * 4;
 constexpr int SLOTS = 4;
-constexpr int SLOT_BYTES = PAGE_BYTES + 1024;
+constexpr int RING = TOTAL_BYTES + QUERY_BYTES;
+constexpr int SCALES = RING + SLOTS * PAGE_BYTES;
+constexpr int BARRIERS = SCALES + SLOTS * SCALE_BYTES;
 
 // One thread's part of a warpgroup's softmax: queries g and g + 8 of its warp (half 0 and 1), columns 2 t and 2 t + 1 of every
 // eight keys or dimensions. Index 4 j + 2 half + i of an accumulator is column 8 j + 2 t + i.
 struct PrefillThread {
     const Attention& a;
-    int whole_first, whole_end;  // pages of which every query of the warp sees every key
+    uint32_t whole_first, whole_pages;  // pages of which every query of the warp sees every key
     float scale[2];              // cq of rule 9
 
     // Weights of a page as operand A of the products with the values, and what merging needs.
@@ -200,11 +206,11 @@ struct PrefillThread {
     }
 
     // A page that is clean and seen whole.
-    __device__ __forceinline__ void weigh_all(const float (&score)[32], const PageScales& page, Weights& w) const {
+    __device__ __forceinline__ void weigh_all(const float (&score)[32], const PageScales& page, float unit, Weights& w) const {
         const int t = column();
-        float largest[2] = {-infinity(), -infinity()};
+        float largest[2] = {fmaxf(score[0], score[1]), fmaxf(score[2], score[3])};
 #pragma unroll
-        for (int j = 0; j < 8; j++)
+        for (int j = 1; j < 8; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 largest[half] = fmaxf(largest[half], fmaxf(score[4 * j + 2 * half], score[4 * j + 2 * half + 1]));
@@ -215,7 +221,7 @@ struct PrefillThread {
             w.h[half] = tile_exponent(across(largest[half], true), scale[half]);
             slope[half] = scale[half] * 0.015625f;
             shift[half] = __fmaf_rn(w.h[half], -0.015625f, 1.0f);
-            w.gain[half] = page.unit;
+            w.gain[half] = unit;
             w.seen[half] = true;
         }
         float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -236,7 +242,7 @@ struct PrefillThread {
     }
 
     // Any page: every key is masked, every score and value scale checked.
-    __device__ __forceinline__ void weigh_masked(const float (&score)[32], const PageScales& page, const PrefillItem& item,
+    __device__ __forceinline__ void weigh_masked(const float (&score)[32], const float* value_scales, const PrefillItem& item,
                                                  int index, Weights& w) const {
         const int t = column();
 #pragma unroll
@@ -253,7 +259,7 @@ struct PrefillThread {
                     const int key = 8 * j + 2 * t + i;
                     const bool seen = rows.contains(key);
                     largest = fmaxf(largest, seen ? candidate(score[4 * j + 2 * half + i]) : -infinity());
-                    value.largest = max(value.largest, __float_as_uint(where_seen(seen, page.value[key])));
+                    value.largest = max(value.largest, __float_as_uint(where_seen(seen, value_scales[key])));
                 }
 #pragma unroll
             for (int distance = 1; distance < 4; distance *= 2) {
@@ -273,7 +279,7 @@ struct PrefillThread {
                     const float p = where_seen(seen, softmax_weight(fma_unit(score[4 * j + 2 * half + i], slope, shift)));
                     sum[i] = __fadd_rn(sum[i], p);
                     // Of +0 and a scale made +0, the code is 0.
-                    code[i] = code_of(p, __fmul_rn(where_seen(seen, page.value[key]), up));
+                    code[i] = code_of(p, __fmul_rn(where_seen(seen, value_scales[key]), up));
                 }
                 w.code[2 * j + half] = __byte_perm(code[0], code[1], 0x5410);
             }
@@ -295,14 +301,14 @@ __device__ __forceinline__ void copy_pages(const Prefill& p, const PrefillItem& 
                                            uint32_t filled, uint32_t freed, uint32_t queries_filled) {
     const uint64_t tile = uint64_t(item.tile) * p.attention.kv_heads + kv_head;
     barrier_expect(queries_filled, QUERY_BYTES);
-    bulk_copy(shared, p.queries + tile * QUERY_BYTES, QUERY_BYTES, queries_filled);
+    bulk_copy(shared + TOTAL_BYTES, p.queries + tile * QUERY_BYTES, QUERY_BYTES, queries_filled);
     for (uint32_t i = 0; i < item.pages; i++) {
-        const uint32_t slot = i % SLOTS, at = shared + TOTAL_BYTES + slot * SLOT_BYTES;
+        const uint32_t slot = i % SLOTS;
         const uint64_t page = uint64_t(item.expanded + i) * p.attention.kv_heads + kv_head;
         barrier_wait(freed + 8 * slot, (i / SLOTS & 1) ^ 1);
-        barrier_expect(filled + 8 * slot, PAGE_BYTES + sizeof(PageScales));
-        bulk_copy(at, p.pages + page * PAGE_BYTES, PAGE_BYTES, filled + 8 * slot);
-        bulk_copy(at + PAGE_BYTES, p.scales + page, sizeof(PageScales), filled + 8 * slot);
+        barrier_expect(filled + 8 * slot, PAGE_BYTES + SCALE_BYTES);
+        bulk_copy(shared + RING + slot * PAGE_BYTES, p.pages + page * PAGE_BYTES, PAGE_BYTES, filled + 8 * slot);
+        bulk_copy(shared + SCALES + slot * SCALE_BYTES, p.scales + page, SCALE_BYTES, filled + 8 * slot);
     }
 }
 
@@ -318,8 +324,8 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
     const Attention& a = p.attention;
     const PrefillItem& item = p.items[blockIdx.x / a.kv_heads];
     const uint32_t kv_head = blockIdx.x % a.kv_heads;
-    const uint32_t shared = shared_address(dynamic_shared), ring = shared + TOTAL_BYTES;
-    const uint32_t filled = ring + SLOTS * SLOT_BYTES, freed = filled + 8 * SLOTS, queries_filled = freed + 8 * SLOTS;
+    const uint32_t shared = shared_address(dynamic_shared);
+    const uint32_t filled = shared + BARRIERS, freed = filled + 8 * SLOTS, queries_filled = freed + 8 * SLOTS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++) {
             barrier_init(filled + 8 * i, 1);
@@ -343,78 +349,81 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
     const float* query_scales = p.query_scales + (uint64_t(item.tile) * a.kv_heads + kv_head) * PREFILL_QUERIES;
     const int in_tile = warpgroup * 64 + warp * 16 + g;
     const int last = int(s.position + last_query / a.group), window = int(a.window);
+    const uint32_t whole_first = window > 0 && last >= window ? (last - window) / PAGE_ROWS + 1 : 0;
+    const uint32_t whole_end = (uint32_t(s.position) + min(first_query, last_query) / a.group + 1) / PAGE_ROWS;
     const PrefillThread thread = {
         a,
-        window > 0 && last >= window ? (last - window) / PAGE_ROWS + 1 : 0,
-        (int(s.position + min(first_query, last_query) / a.group) + 1) / PAGE_ROWS,
+        whole_first,
+        whole_end > whole_first ? whole_end - whole_first : 0,
         {query_scales[in_tile], query_scales[in_tile + 8]},
     };
     const uint32_t pages = item.pages, first_page = item.first_page;
 
-    // Operand A of the scores: codes of the queries, all 128 dimensions.
-    uint32_t query[32];
-    barrier_wait(queries_filled, 0);
-    const uint8_t* codes = dynamic_shared + warpgroup * 16384;
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            const int row = warp * 16 + g + 8 * (r & 1), byte = k % 4 * 32 + 4 * t + 16 * (r >> 1);
-            query[4 * k + r] = *reinterpret_cast<const uint32_t*>(codes + k / 4 * 8192 + swizzled(row, byte));
-        }
-    // The codes are in registers: their place becomes the total over the segments so far, by thread.
-    asm volatile("bar.sync 1, 256;" ::: "memory");
+    // The total over the segments so far, by thread.
     float4* total = reinterpret_cast<float4*>(dynamic_shared) + threadIdx.x;
 #pragma unroll
     for (int j = 0; j < 16; j++) total[256 * j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 
     float score[32], tile[64], o[64];
+    // The same in all lanes: through a reduction the compiler knows it, and keeps it where products want it.
+    const uint32_t codes = __reduce_or_sync(ALL_LANES, operand_low(shared + TOTAL_BYTES + warpgroup * 16384));
 #pragma unroll
     for (int i = 0; i < 64; i++) o[i] = 0.0f;
     PrefillSums segment, whole;
     auto start_scores = [&](uint32_t slot) {
-        const uint64_t keys = operand(ring + slot * SLOT_BYTES);
+        const uint32_t keys = operand_low(shared + RING + slot * PAGE_BYTES);
         wgmma_fence();
-        product_start(score, query, keys);
+        product_start(score, codes, keys);
 #pragma unroll
-        for (int k = 1; k < 8; k++) product_add(score, query + 4 * k, keys + k / 4 * 512 + k % 4 * 2);
+        for (int k = 1; k < 8; k++) {
+            const int along = k / 4 * 512 + k % 4 * 2;
+            product_add(score, codes + along, keys + along);
+        }
         wgmma_commit();
     };
+    // Says that this warp is done with a page: its products are complete, and so are the loads of its scales: those of keys and
+    // weights went into the products, and the address takes the sign of the last one, which is 0.
+    auto free_slot = [&](uint32_t slot, float unit) {
+        if (lane == 0) barrier_arrive(freed + 8 * slot + (__float_as_uint(unit) >> 31));
+    };
+    barrier_wait(queries_filled, 0);
     barrier_wait(filled, 0);
     start_scores(0);
 #pragma unroll 1
     for (uint32_t i = 0; i < pages; i++) {
         const uint32_t slot = i % SLOTS;
         const int index = int(first_page + i);
-        const PageScales& page = *reinterpret_cast<const PageScales*>(dynamic_shared + TOTAL_BYTES + slot * SLOT_BYTES + PAGE_BYTES);
+        const PageScales& page = *reinterpret_cast<const PageScales*>(dynamic_shared + SCALES + slot * SCALE_BYTES);
+        const float unit = page.unit;
+        // Complete since the page before, but for the first.
         wgmma_wait<0>();
         accumulators_ready(score);
+        float scaled[32];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float2 key = *reinterpret_cast<const float2*>(&page.key[8 * j + 2 * t]);
-            score[4 * j] = __fmul_rn(score[4 * j], key.x), score[4 * j + 1] = __fmul_rn(score[4 * j + 1], key.y);
-            score[4 * j + 2] = __fmul_rn(score[4 * j + 2], key.x), score[4 * j + 3] = __fmul_rn(score[4 * j + 3], key.y);
+            scaled[4 * j] = __fmul_rn(score[4 * j], key.x), scaled[4 * j + 1] = __fmul_rn(score[4 * j + 1], key.y);
+            scaled[4 * j + 2] = __fmul_rn(score[4 * j + 2], key.x), scaled[4 * j + 3] = __fmul_rn(score[4 * j + 3], key.y);
         }
+        // The scores of the next page are multiplied while this one is weighed.
+        const uint32_t next = min(i + 1, pages - 1);
+        barrier_wait(filled + 8 * (next % SLOTS), next / SLOTS & 1);
+        start_scores(next % SLOTS);
         PrefillThread::Weights w;
-        const bool all = (page.clean != 0) & (index >= thread.whole_first) & (index < thread.whole_end);
+        const bool all = __all_sync(ALL_LANES, (page.clean != 0) & (uint32_t(index) - thread.whole_first < thread.whole_pages));
         if (all) {
-            thread.weigh_all(score, page, w);
+            thread.weigh_all(scaled, page, unit, w);
         } else {
-            thread.weigh_masked(score, page, item, index, w);
+            const uint64_t expanded = uint64_t(item.expanded + i) * a.kv_heads + kv_head;
+            thread.weigh_masked(scaled, p.scales[expanded].value, item, index, w);
         }
 
         wgmma_fence();
-        const uint64_t values = operand(ring + slot * SLOT_BYTES + 16384);
+        const uint32_t values = operand_low(shared + RING + slot * PAGE_BYTES + 16384);
         product_start(tile, w.code, values);
 #pragma unroll
         for (int k = 1; k < 4; k++) product_add(tile, w.code + 4 * k, values + 2 * k);
         wgmma_commit();
-        // The slot before this one is free: its products are complete, and `tile`, into which its last scales were
-        // multiplied, is being overwritten.
-        if (i > 0 && lane == 0) barrier_arrive(freed + 8 * ((i - 1) % SLOTS));
-        const uint32_t next = min(i + 1, pages - 1);
-        barrier_wait(filled + 8 * (next % SLOTS), next / SLOTS & 1);
-        start_scores(next % SLOTS);
 
         float old[2], gain[2];
         if (all) {
@@ -426,8 +435,9 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
                 // 2^24 turns `tile` into O_t; a clean page's gain has room for it, and the product is exact.
                 old[half] = merge.old, gain[half] = __fmul_rn(__fmul_rn(merge.fresh, w.gain[half]), 0x1p24f);
             }
-            wgmma_wait<1>();
+            wgmma_wait<0>();
             accumulators_ready(tile);
+            free_slot(slot, unit);
             if (__any_sync(ALL_LANES, old[0] != 1.0f || old[1] != 1.0f)) {
 #pragma unroll
                 for (int k = 0; k < 64; k++) o[k] = __fmul_rn(o[k], old[k / 2 % 2]);
@@ -444,8 +454,9 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
                 segment.l[half] = merge.sum(segment.l[half], l_t);
                 old[half] = merge.old, gain[half] = __fmul_rn(merge.fresh, w.gain[half]);
             }
-            wgmma_wait<1>();
+            wgmma_wait<0>();
             accumulators_ready(tile);
+            free_slot(slot, unit);
 #pragma unroll
             for (int k = 0; k < 64; k++) {
                 const int half = k / 2 % 2;
@@ -453,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1) attend_prefill_
             }
         }
 
-        if (index % SEGMENT_PAGES != SEGMENT_PAGES - 1 && i + 1 != pages) continue;
+        if (uint32_t(index) % SEGMENT_PAGES != SEGMENT_PAGES - 1 && i + 1 != pages) continue;
         // The end of a segment.
         if (item.kind == SEGMENT) {
 #pragma unroll

@@ -11,7 +11,9 @@ __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00
 
 // `pow2` of the conventions: 2^n for integer-valued n in -126..=127; +0 below that and for NaN.
 __device__ __forceinline__ float pow2(float n) {
-    return n >= -126.0f ? __int_as_float((int(n) + 127) << 23) : 0.0f;
+    // Adding ROUND_TO_INTEGER puts n into the low bits; -127 becomes the exponent of +0.
+    const uint32_t integer = __float_as_uint(__fadd_rn(fmaxf(n, -127.0f), ROUND_TO_INTEGER));
+    return __uint_as_float((integer << 23) + 0x3f800000u);
 }
 // The same for an int in -126..=127.
 __device__ __forceinline__ float pow2(int n) { return __int_as_float((n + 127) << 23); }

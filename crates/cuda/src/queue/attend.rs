@@ -23,7 +23,7 @@ pub(crate) const KERNELS_PREFILL: &[&str] = &["expand_pages", "expand_queries", 
 
 /// Threads of a block of `attend_prefill_d128`, and its dynamic shared memory: totals, ring of pages, barriers.
 const PREFILL_THREADS: u32 = 384;
-const PREFILL_SHARED_BYTES: u32 = 65_536 + 4 * (32_768 + 1024) + 128;
+const PREFILL_SHARED_BYTES: u32 = 65_536 + 32_768 + 4 * (32_768 + 528) + 72;
 /// Threads of a block of the other attend kernels.
 const TEAM_THREADS: u32 = 256;
 /// Threads of a block of `merge_partials`, which owns 32 dimensions of a query.
