@@ -67,8 +67,8 @@ __device__ __forceinline__ float lane_of_squares(const float* row, int cols) {
 
 // Residual sum (rule 6), norm (rule 5) and quantisation (rule 2) of one row, which stays in shared memory; `cols` is a
 // multiple of 4. Loops are short on purpose: with one row this code runs cold, and fetching instructions would take longer
-// than the work.
-extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+// than the work. With many rows it is the waits between the phases that cost: four blocks share a processor.
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4)
     quantise_norm(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
     __shared__ float lanes[NORM_LANES];
     const int cols = (int)in.cols, quads = cols / 4, row = blockIdx.x, thread = threadIdx.x;
