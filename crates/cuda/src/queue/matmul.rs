@@ -35,6 +35,8 @@ pub const PRODUCTS_MAX: usize = 4;
 
 /// Bytes between rows of codes in the shared memory of `kernels/matmul.cu`.
 const PITCH: usize = 272;
+/// Threads of a block of the kernels of `matmul_small.cu`: four warpgroups that multiply and four warps that copy.
+const SMALL_THREADS: u32 = 4 * 128 + 4 * 32;
 /// Tokens of a tile of the Hopper kernels.
 const HOPPER_TOKENS: usize = 128;
 /// Shared memory of `matmul_half`: eight chunks of activations, two slots of weights, barriers.
@@ -160,7 +162,7 @@ impl Queue {
             .size(x.rows())
             .size(x.blocks())
             .size(tiles);
-        let launch = self.early(Launch::of(thread_blocks, 544).shared(shared_bytes));
+        let launch = self.early(Launch::of(thread_blocks, SMALL_THREADS).shared(shared_bytes));
         // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, the activations are of this path, and the
         // hand-over has room for a thread block on every processor.
         unsafe { self.launch(kernel, &launch, arguments) };
