@@ -10,15 +10,11 @@ const KEYS: [&str; 2] = ["key-of-alice", "key-of-bob"];
 
 /// A server with two keys.
 fn world(realms: Realms) -> World {
-    World::start(setup(realms))
-}
-
-fn setup(realms: Realms) -> Setup {
     let mut keys = Keys::default();
     KEYS.iter().for_each(|key| keys.add(key, Scopes::NONE.with(Scope::Use)).unwrap());
     let mut setup = Setup::of(shipped());
     setup.server.access = Access { keys, realms, ..Access::default() };
-    setup
+    World::start(setup)
 }
 
 fn by_key() -> Realms {
@@ -115,13 +111,16 @@ fn a_salt_that_divides_nothing_or_is_too_long_is_refused_by_name() {
 
 #[test]
 fn a_key_that_fills_places_and_queue_does_not_keep_another_one_out() {
-    let mut setup = setup(by_key());
-    setup.waiting_max = 6;
-    let world = World::start(setup);
-    let long = json!({"prompt": "Once", "n_predict": 200, "n": 8, "ignore_eos": true, "stream": true});
-    let headers = [("Content-Type", "application/json"), ("X-Api-Key", KEYS[0])];
-    let streaming = begin(world.address, "POST", "/completion", &headers, long.to_string().as_bytes());
-    world.wait_until("full", |status| status.running() == 2 && status.waiting == 6);
+    // It has 2 places and a queue of 8.
+    let world = world(by_key());
+    let streams = [(8, 6), (2, 8)].map(|(answers, waiting)| {
+        let long = json!({"prompt": "Once", "n_predict": 300, "n": answers, "ignore_eos": true, "stream": true});
+        let headers = [("Content-Type", "application/json"), ("X-Api-Key", KEYS[0])];
+        let stream = begin(world.address, "POST", "/completion", &headers, long.to_string().as_bytes());
+        assert_eq!(stream.status, 200);
+        world.wait_until("full", |status| status.running() == 2 && status.waiting == waiting);
+        stream
+    });
     let one = json!({"prompt": "Hi", "n_predict": 1});
     let more = ask(&world, KEYS[0], "/completion", &one);
     more.refused(429, "rate_limit_error");
@@ -129,7 +128,7 @@ fn a_key_that_fills_places_and_queue_does_not_keep_another_one_out() {
     // It came before most of the other key's answers; in the order of the queue it would have been the last.
     let status = world.status();
     assert!(status.waiting >= 4, "{status:?}");
-    drop(streaming);
+    drop(streams);
     world.wait_until_idle();
 }
 
