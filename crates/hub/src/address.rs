@@ -14,7 +14,7 @@ use crate::file_name::FileName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(Uri);
 
-/// Why a text is no address to download from.
+/// Parse error of an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not an absolute address with a host.
@@ -28,7 +28,7 @@ pub enum AddressError {
     UserName,
 }
 
-/// Who answers: scheme, host in lower case, port.
+/// Web origin: scheme, lower-case host, port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) is_https: bool,
@@ -58,7 +58,8 @@ impl FromStr for Address {
     }
 }
 
-/// What is wrong, without what may be secret.
+/// [`AddressError::Malformed`] with at most 200 characters of the text, cut at the first `?` or `@`, since the query
+/// may hold a secret.
 fn malformed(text: &str) -> AddressError {
     AddressError::Malformed(text.split(['?', '@']).next().unwrap_or_default().chars().take(200).collect())
 }
@@ -75,7 +76,7 @@ impl Address {
         Origin { is_https, host: self.0.host().unwrap_or_default().to_ascii_lowercase(), port }
     }
 
-    /// Where a redirect from here to `location` leads.
+    /// Resolves the `Location` of a redirect against this address.
     pub(crate) fn join(&self, location: &str) -> Result<Self, AddressError> {
         let scheme = self.0.scheme_str().unwrap_or("http");
         let authority = self.0.authority().map_or("", |authority| authority.as_str());
@@ -148,7 +149,7 @@ pub(crate) fn encode(text: &str) -> String {
     encoded
 }
 
-/// The bytes that `%XX` stand for; what is no such escape stays.
+/// Percent-decodes `text`; a `%` that starts no valid escape stays.
 fn decode(text: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

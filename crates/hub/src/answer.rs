@@ -1,4 +1,5 @@
-//! What the headers of an answer say. They are a stranger's: a value that makes no sense is absent or a fault.
+//! Response headers, parsed. They come from an untrusted server: a malformed value counts as absent or is an
+//! [`AnswerFault`].
 
 use ureq::http::HeaderMap;
 
@@ -8,7 +9,7 @@ use crate::reference::is_commit;
 /// Bytes of the longest etag that is kept.
 const ETAG_BYTES_MAX: usize = 256;
 
-/// An answer that breaks the rules.
+/// Fault of a response that contradicts the request, an earlier response or the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerFault {
     /// Part of the file, but not the part that was asked for.
@@ -22,9 +23,9 @@ pub enum AnswerFault {
     /// The file has another size than the hub says.
     #[error("the file has {stated} bytes, {expected} were expected")]
     Size {
-        /// What this answer says.
+        /// Size in this response, bytes.
         stated: u64,
-        /// What was said before.
+        /// Size known before, bytes.
         expected: u64,
     },
     /// More bytes than the file has.
@@ -33,15 +34,15 @@ pub enum AnswerFault {
     /// The body is compressed, which was not asked for.
     #[error("the body is encoded as {0:?}")]
     Encoding(String),
-    /// The hub names no etag for a file, or one that is no name of a file.
+    /// The hub names no etag for a file, or one that cannot be a file name.
     #[error("the hub names no usable etag for the file: {0:?}")]
     Etag(Option<String>),
     /// The hub answers with another commit than it was asked for.
     #[error("the file is of commit {answered:?}, {asked} was asked for")]
     Commit {
-        /// What was asked for.
+        /// Requested commit.
         asked: String,
-        /// What came.
+        /// Commit in `X-Repo-Commit`.
         answered: String,
     },
 }
@@ -92,7 +93,7 @@ impl Facts {
         }
     }
 
-    /// Without what only the hub can know about its files.
+    /// Without the headers that only the hub is trusted with: `X-Repo-Commit`, `X-Linked-Etag` and `X-Linked-Size`.
     pub(crate) fn of_a_stranger(self) -> Self {
         Self { commit: None, linked_etag: None, linked_bytes: None, ..self }
     }
@@ -102,7 +103,7 @@ impl Facts {
         self.etag.as_deref().filter(|etag| etag.len() > 2 && etag.starts_with('"') && etag.ends_with('"'))
     }
 
-    /// What tells this content from another: the etag, or else the time of its last change.
+    /// Validator that changes with the content: the `ETag`, or else `Last-Modified`.
     pub(crate) fn validator(&self) -> Option<&str> {
         self.etag.as_deref().or(self.last_modified.as_deref())
     }

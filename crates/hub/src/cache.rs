@@ -6,7 +6,7 @@
 //! | `models--USER--NAME/blobs/ETAG.incomplete` | the same, until it is whole |
 //! | `models--USER--NAME/snapshots/COMMIT/PATH` | a relative link to the blob |
 //! | `models--USER--NAME/refs/REVISION` | the commit that the revision was last seen at |
-//! | `.locks/models--USER--NAME/ETAG.lock` | locked by whoever writes the blob |
+//! | `.locks/models--USER--NAME/ETAG.lock` | locked while the blob is written |
 
 use std::fs;
 use std::io;

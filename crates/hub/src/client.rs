@@ -1,4 +1,4 @@
-//! Asking a server. Redirects are followed by hand, because who sees the token is decided at each of them.
+//! HTTP client of the hub. It follows redirects itself, because each hop decides anew if the token is sent.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::settings::{Proxy, Settings, SettingsError};
 /// Redirects in a row.
 const REDIRECTS_MAX: usize = 10;
 
-/// Why a redirect is not followed.
+/// Reasons to refuse a redirect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedirectFault {
     /// More than any server needs; most likely a circle.
@@ -28,18 +28,18 @@ pub enum RedirectFault {
         /// The limit.
         max: usize,
     },
-    /// It does not say where to.
+    /// No `Location` header.
     #[error("redirected without saying where to")]
     NoLocation,
-    /// It leads to something that is not asked.
+    /// The `Location` is no usable address.
     #[error("redirected to an unusable address: {0}")]
     Address(AddressError),
-    /// What was asked for over an encrypted connection would come over a plain one.
+    /// From `https` to `http`: the file would arrive unencrypted.
     #[error("redirected from https to http, at {0}")]
     Insecure(String),
 }
 
-/// Asks servers on behalf of one user.
+/// HTTP client with one user's settings.
 pub(crate) struct Client {
     pub(crate) settings: Settings,
     http: Agent,
@@ -62,7 +62,7 @@ pub(crate) struct Rest<'a> {
     pub(crate) if_etag: Option<&'a str>,
 }
 
-/// What is known of a file before its bytes.
+/// Size and headers of a file, found by `HEAD` before its bytes are fetched.
 pub(crate) struct Located {
     pub(crate) facts: Facts,
     /// Size of the file, if the hub says so.
@@ -84,7 +84,7 @@ impl Client {
         Ok(Self { settings, http, https })
     }
 
-    /// What the hub says about a repository.
+    /// Lists the GGUF files of a repository at a revision, from the hub's `api/models` endpoint.
     pub(crate) fn listing(&self, repo: &RepoId, revision: &Revision) -> Result<Listing, Error> {
         let revision = encode(revision.as_str());
         let address = self.endpoint(&format!("api/models/{}/revision/{revision}", path(repo)))?;
@@ -106,7 +106,7 @@ impl Client {
         self.endpoint(&format!("{}/resolve/{commit}/{name}", path(repo)))
     }
 
-    /// Asks the hub for what it says about the file at `address`, without its bytes.
+    /// Size and headers of the file at `address`, by `HEAD`.
     pub(crate) fn locate(&self, address: &Address) -> Result<Located, Error> {
         let mut hops = Hops::new(self, address);
         loop {
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Asks for the bytes at `address`, all or the rest.
+    /// Requests the bytes at `address`, all or the rest.
     pub(crate) fn get(&self, address: &Address, rest: Option<&Rest<'_>>) -> Result<Answer, Error> {
         let mut hops = Hops::new(self, address);
         loop {
@@ -152,8 +152,8 @@ struct Hops<'a> {
     client: &'a Client,
     address: Address,
     count: usize,
-    /// Whether every address so far was the endpoint's own. Only then the token is sent, and what the headers say about
-    /// the file is believed.
+    /// True while every hop so far had the endpoint's own origin. Only then is the token sent, and are the
+    /// `X-Repo-Commit` and `X-Linked-*` headers trusted.
     is_at_endpoint: bool,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Hops<'a> {
         Ok(())
     }
 
-    /// Refuses what is no success.
+    /// Refuses any status but 200 and 206.
     fn check(&self, status: u16, facts: &Facts) -> Result<(), Error> {
         let address = self.address.to_string();
         match status {

@@ -26,7 +26,7 @@ pub struct Sha256Error(String);
 #[derive(Clone)]
 pub(crate) struct Hasher {
     context: Context,
-    /// How many bytes are in it.
+    /// Bytes hashed so far.
     pub(crate) bytes: u64,
 }
 
@@ -50,8 +50,8 @@ impl Hasher {
         self.bytes += bytes.len() as u64;
     }
 
-    /// Takes in all of `source`; `go_on` is asked after each chunk, with the bytes so far, and may end it. Whether it came
-    /// to the end.
+    /// Hashes all of `source`; `go_on` is called after each chunk with the bytes so far, and may end it. Returns true
+    /// if the end was reached.
     pub(crate) fn read(&mut self, source: &mut impl Read, mut go_on: impl FnMut(u64) -> bool) -> io::Result<bool> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {

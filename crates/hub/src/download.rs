@@ -19,9 +19,9 @@ const SHOWN_BYTES: usize = 16;
 /// Bytes that make an interrupted attempt count as none in vain.
 const ADVANCE_BYTES: u64 = 4 << 20;
 
-/// One file to bring.
+/// Download of one file.
 pub(crate) struct Job<'a> {
-    /// What it is called in events and errors.
+    /// File name shown in events and errors.
     pub(crate) file: &'a str,
     pub(crate) address: &'a Address,
     pub(crate) place: &'a Place,
@@ -34,18 +34,18 @@ pub(crate) struct Job<'a> {
     pub(crate) naming: Naming,
 }
 
-/// What the file's final name says about its content.
+/// Relation between the file's final name and its content: decides if a file already there may be used as it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// It is the content's own name: a file that has it is the right one.
+    /// Content-addressed: a file that has the name has the content.
     ByContent,
-    /// Nothing: another content may come under the same name.
+    /// Not content-addressed: the file under the name may be of other content, so its digest or the server is asked.
     ByPlace,
-    /// Nothing, and only its digest can say that it is the right one.
+    /// As [`Self::ByPlace`], and only the digest counts; an unchanged validator does not.
     Doubted,
 }
 
-/// What became of it.
+/// Result of one download.
 pub(crate) struct Done {
     pub(crate) bytes: u64,
     /// Its digest, if it was computed or is known.
@@ -53,7 +53,7 @@ pub(crate) struct Done {
     pub(crate) from_cache: bool,
 }
 
-/// Brings the file, unless it is there.
+/// Downloads the file, unless it is in place.
 pub(crate) fn fetch(client: &Client, job: &Job<'_>, watch: &mut Watch<'_>) -> Result<Done, Error> {
     let _held = job.place.lock(job.file, watch)?;
     if let Some(done) = already_there(job, watch)? {
@@ -119,7 +119,7 @@ struct Partial<'a> {
     hasher: Hasher,
     /// The strong etag of the content that its bytes are of.
     etag: Option<String>,
-    /// What the server said last that tells this content from another.
+    /// Latest validator of the server: [`Facts::validator`](crate::answer::Facts::validator).
     validator: Option<String>,
 }
 
@@ -144,12 +144,12 @@ impl<'a> Partial<'a> {
         self.hasher.bytes
     }
 
-    /// Whether it can be told that the rest is of the same content: by its etag, or by the digest in the end.
+    /// True if a resumed download can be verified, by strong etag or by the final digest.
     fn is_known(&self, job: &Job<'_>) -> bool {
         self.etag.is_some() || job.sha256.is_some()
     }
 
-    /// Whether there is something that the rest can be asked for.
+    /// True if bytes are there and a range request can resume them.
     fn can_go_on(&self, job: &Job<'_>) -> bool {
         self.have() > 0 && self.is_known(job)
     }
@@ -203,7 +203,7 @@ enum Outcome {
     Unchanged(u64),
 }
 
-/// Asks once and takes what comes.
+/// One attempt: requests the missing bytes and appends them.
 fn attempt(client: &Client, job: &Job<'_>, partial: &mut Partial<'_>, watch: &mut Watch<'_>) -> Result<Outcome, Error> {
     // A pull may have ended between the last byte and the name.
     if partial.have() > 0 && job.bytes == Some(partial.have()) {
@@ -233,7 +233,7 @@ fn attempt(client: &Client, job: &Job<'_>, partial: &mut Partial<'_>, watch: &mu
     Ok(Outcome::Whole)
 }
 
-/// Asks for the rest of what there is, or for all of it if the rest does not continue it.
+/// Requests the bytes after the partial file's end, or all of them if the response does not continue it.
 fn ask(client: &Client, job: &Job<'_>, partial: &mut Partial<'_>) -> Result<Answer, Error> {
     let can_go_on = partial.can_go_on(job);
     let rest = can_go_on.then(|| Rest { from: partial.have(), if_etag: partial.etag.as_deref() });
@@ -255,7 +255,7 @@ fn ask(client: &Client, job: &Job<'_>, partial: &mut Partial<'_>) -> Result<Answ
     Err(Error::Answer { address: job.address.to_string(), reason })
 }
 
-/// Whether part of a file goes on where `partial` ends, and is of the same content.
+/// True if a partial response starts where `partial` ends, and no strong etag says that its content is another.
 fn continues(facts: &Facts, partial: &Partial<'_>) -> bool {
     let is_next = facts.content_range().is_some_and(|(first, _)| first == partial.have());
     let is_same = match (facts.strong_etag(), &partial.etag) {

@@ -1,4 +1,4 @@
-//! What can end a pull.
+//! Errors that end a pull.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,115 +10,115 @@ use crate::listing::{ChoiceError, ListingError};
 use crate::reference::ReferenceError;
 use crate::settings::SettingsError;
 
-/// What ended a pull. No file has its final name before it is whole; what came until then is kept under another name,
-/// except after [`Error::Digest`] and [`Error::Magic`].
+/// Error that ended a pull. A file gets its final name only once whole; the bytes received until then are kept under
+/// the partial name, except after [`Error::Digest`] and [`Error::Magic`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The user's: the reference is wrong.
+    /// User error: the reference is wrong.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// The user's: a setting is wrong.
+    /// User error: a setting is wrong.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The user's: the repository has no such file.
+    /// User error: the repository has no such file.
     #[error("{repo} at {revision}: {reason}")]
     Choice {
         /// The repository.
         repo: String,
         /// The revision.
         revision: String,
-        /// What is there instead.
+        /// No match, no GGUF file or a missing part, with the files there are.
         reason: ChoiceError,
     },
-    /// The user's: there is nothing at the address.
+    /// User error: there is nothing at the address.
     #[error("{address}: not found")]
     NotFound {
-        /// What was asked for.
+        /// Requested address.
         address: String,
     },
-    /// The user's: the server does not answer this user.
+    /// User error: the server denies access.
     #[error("{address}: refused with status {status}; it does not exist, or needs a token that has access to it")]
     Denied {
-        /// What was asked for.
+        /// Requested address.
         address: String,
         /// The status.
         status: u16,
     },
-    /// The user's: nothing in the cache is what was asked for, and the network was not to be used.
+    /// User error: the request is not in the cache, and the network was not to be used.
     #[error("{wanted} is not in the cache {folder:?}")]
     NotCached {
-        /// What was asked for.
+        /// The model or file, as the error shows it.
         wanted: String,
-        /// Where it would be.
+        /// Folder that would hold it.
         folder: PathBuf,
     },
-    /// The user's: what has the file's name is something else, such as a folder or a device.
+    /// User error: the path is taken by something else than a file, such as a folder or a device.
     #[error("{path:?} is there already, and is no file")]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// The server's: a status that is no success.
+    /// Server error: any other unsuccessful status.
     #[error("{address}: the server answers with status {status}")]
     Status {
-        /// What was asked for.
+        /// Requested address.
         address: String,
         /// The status.
         status: u16,
-        /// How long it asks to wait, in seconds.
+        /// `Retry-After` of the response, seconds.
         retry_after_s: Option<u64>,
     },
-    /// The network's: there was no answer.
+    /// Network error: there was no response.
     #[error("{address}: {reason}")]
     Network {
-        /// What was asked for.
+        /// Requested address.
         address: String,
-        /// What happened.
+        /// Error of the HTTP client.
         reason: Box<ureq::Error>,
     },
-    /// The network's: the answer ended early.
+    /// Network error: the response ended early.
     #[error("{address}: interrupted after {bytes} bytes{}: {reason}", of_total(expected))]
     Interrupted {
-        /// What was asked for.
+        /// Requested address.
         address: String,
         /// Bytes that came until then, with those of earlier pulls.
         bytes: u64,
         /// The file's size, if known.
         expected: Option<u64>,
-        /// What happened.
+        /// Read error.
         reason: io::Error,
     },
-    /// The server's: a redirect that is not followed.
+    /// Server error: a redirect that is not followed.
     #[error("{address}: {reason}")]
     Redirect {
-        /// Where it came from.
+        /// Address that redirected.
         address: String,
-        /// What is wrong with it.
+        /// Reason to refuse it.
         reason: RedirectFault,
     },
-    /// The server's: an answer that breaks the rules.
+    /// Server error: a response that breaks the rules.
     #[error("{address}: {reason}")]
     Answer {
-        /// What was asked for.
+        /// Requested address.
         address: String,
-        /// What is wrong with it.
+        /// Fault of the response.
         reason: AnswerFault,
     },
-    /// The server's: the list of files is none.
+    /// Server error: the list of files is malformed.
     #[error("{address}: {reason}")]
     Listing {
-        /// What was asked for.
+        /// Requested address.
         address: String,
-        /// What is wrong with it.
+        /// Parse error.
         reason: ListingError,
     },
-    /// Trying again did not help.
+    /// The retries are used up.
     #[error("{reason}; gave up after {attempts} attempts{}", kept(partial))]
     GaveUp {
-        /// What happened last.
+        /// Error of the last attempt.
         reason: Box<Self>,
-        /// How often it was tried without getting further.
+        /// Attempts in a row without progress.
         attempts: usize,
         /// The file that the next pull goes on with, and its size.
         partial: Option<(PathBuf, u64)>,
@@ -128,9 +128,9 @@ pub enum Error {
     Digest {
         /// The file.
         file: String,
-        /// What was asked for.
+        /// Expected digest.
         expected: Sha256,
-        /// What came.
+        /// Digest of the received bytes.
         found: Sha256,
     },
     /// The file that came is of another kind, such as a page in place of a model. The partial file is removed.
@@ -143,17 +143,17 @@ pub enum Error {
         /// First bytes that came.
         found: String,
     },
-    /// The disk's: full, or not writable.
+    /// Disk error: full, or not writable.
     #[error("cannot {doing} {path:?}: {reason}")]
     Disk {
-        /// What was being done.
+        /// Failed operation, such as `create` or `read`.
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         reason: io::Error,
     },
-    /// The caller wanted it to end.
+    /// The caller cancelled it.
     #[error("stopped")]
     Stopped,
 }
@@ -170,7 +170,8 @@ fn kept(partial: &Option<(PathBuf, u64)>) -> String {
 }
 
 impl Error {
-    /// Whether trying again may help.
+    /// True if a retry may succeed: timeouts, connection and protocol errors, interruptions, statuses 408, 425, 429,
+    /// 500, 502, 503 and 504.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504),

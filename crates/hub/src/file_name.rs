@@ -13,7 +13,7 @@ const PART_BYTES_MAX: usize = 240;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileName(String);
 
-/// Why a text is no name of a file.
+/// Parse error of a [`FileName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileNameError {
     /// A part that names nothing, this folder, or the folder above; or an absolute path.
@@ -87,12 +87,12 @@ impl FileName {
         self.parts().collect()
     }
 
-    /// Whether it ends like the name of a GGUF file.
+    /// True if the name ends in `.gguf`, in any case, and is longer than that.
     pub fn is_gguf(&self) -> bool {
         self.0.len() > 5 && self.0.as_bytes()[self.0.len() - 5..].eq_ignore_ascii_case(b".gguf")
     }
 
-    /// Which part of a split model the name says this is: (number counted from 1, how many there are).
+    /// Part number, counted from 1, and part count of a split model, parsed from the name.
     pub fn part_of_split(&self) -> Option<(u32, u32)> {
         let (_, number, count) = split(&self.0)?;
         Some((number, count))
@@ -115,7 +115,7 @@ impl fmt::Display for FileName {
     }
 }
 
-/// Takes `PREFIX-00001-of-00003.gguf` apart.
+/// Splits `PREFIX-00001-of-00003.gguf` into prefix, number and count.
 fn split(name: &str) -> Option<(&str, u32, u32)> {
     let rest = name.strip_suffix(".gguf")?;
     let (rest, count) = rest.rsplit_once("-of-")?;

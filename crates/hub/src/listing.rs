@@ -1,4 +1,4 @@
-//! What the hub says about a repository at a revision, and which of its files a user means.
+//! File listing of a repository at a revision, and choice of a model's files from it.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ pub struct Listing {
     pub files: Vec<FileName>,
 }
 
-/// Why an answer is no listing.
+/// Parse error of a [`Listing`].
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
     /// Larger than any list of files needs to be.
@@ -37,7 +37,7 @@ pub enum ListingError {
     FileName(#[from] FileNameError),
 }
 
-/// How the file is chosen.
+/// Rule for choosing a model's file.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     /// Q4_K_M if there is one, else the first by name.
@@ -48,7 +48,7 @@ pub enum Wanted<'a> {
     File(&'a FileName),
 }
 
-/// Why no file could be chosen.
+/// Reasons for which no file could be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
     /// The repository has no GGUF file.
@@ -57,7 +57,7 @@ pub enum ChoiceError {
     /// No file is what was asked for.
     #[error("there is no GGUF file {wanted}; there are: {}", shown(available))]
     NoMatch {
-        /// What was asked for.
+        /// Requested name or quantisation.
         wanted: String,
         /// Every GGUF file that there is.
         available: Vec<FileName>,
@@ -82,7 +82,7 @@ impl Listing {
     /// Bytes of the largest answer that is read.
     pub const BYTES_MAX: usize = 16 << 20;
 
-    /// Reads the hub's answer to a question for a repository's model info.
+    /// Parses the hub's model info of a repository.
     ///
     /// # Errors
     /// If it is no such answer, is too large, or names a GGUF file that could lead out of its folder.

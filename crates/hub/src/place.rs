@@ -1,4 +1,4 @@
-//! Where one file goes: its final name, its name until it is whole, what was noted about both, and the lock that keeps
+//! Location of one file on disk: final name, partial name, notes with the server's validators, and the lock that keeps
 //! two pulls from writing at once.
 //!
 //! Notes are small files in a folder of their own, named by a digest of the final path, so that nothing but the partial
@@ -15,10 +15,10 @@ use crate::retry::{Event, Watch, pause, tell};
 
 /// Bytes of a note that are read.
 const NOTE_BYTES_MAX: u64 = 512;
-/// How often a lock that another process holds is tried.
+/// Poll interval of a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The place of one file.
+/// Paths of one file.
 pub(crate) struct Place {
     /// The file's name, once it is whole.
     pub(crate) path: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Place {
     key: String,
 }
 
-/// What is noted: the etag or time of change that the server gave.
+/// Kind of note: the validator (etag or time of change) that the server gave for the partial or the whole file.
 #[derive(Clone, Copy)]
 pub(crate) enum Note {
     /// For the partial file.
@@ -38,7 +38,7 @@ pub(crate) enum Note {
     Whole,
 }
 
-/// While this lives, no other pull writes the file.
+/// Lock guard: while it lives, no other pull writes the file.
 pub(crate) struct Held {
     _lock: File,
 }
@@ -77,7 +77,7 @@ impl Place {
         Ok(Self { path, partial: partial.into(), lock, notes, key })
     }
 
-    /// Waits until no other pull writes `file`; `watch` hears of it, and may stop.
+    /// Waits until no other pull writes `file`; `watch` is called meanwhile, and may cancel.
     pub(crate) fn lock(&self, file: &str, watch: &mut Watch<'_>) -> Result<Held, Error> {
         let folder = self.lock.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder).map_err(Error::disk("create the folder", folder))?;
@@ -98,7 +98,7 @@ impl Place {
         }
     }
 
-    /// What was noted, if anything.
+    /// Reads the note; `None` if it is absent, empty or not printable ASCII.
     pub(crate) fn note(&self, which: Note) -> Option<String> {
         let mut text = String::new();
         File::open(self.note_path(which)).ok()?.take(NOTE_BYTES_MAX).read_to_string(&mut text).ok()?;
@@ -160,7 +160,7 @@ fn sync_folder(path: &Path) -> Result<(), Error> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::disk("sync the folder", folder))
 }
 
-/// Whether the file at `path` can be read and begins with `magic`.
+/// True if the file at `path` can be read and begins with `magic`.
 pub(crate) fn begins_with(path: &Path, magic: &[u8]) -> bool {
     let mut first = vec![0; magic.len()];
     magic.is_empty() || File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok_and(|()| first == magic)

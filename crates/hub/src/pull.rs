@@ -15,12 +15,12 @@ use crate::reference::{Quant, Reference, ReferenceError, RepoId, Revision};
 use crate::retry::{Watch, with_retries};
 use crate::settings::{Settings, SettingsError};
 
-/// Where model files come from, and where they are kept.
+/// Client of a model hub, with its cache folders.
 pub struct Hub {
     client: Client,
 }
 
-/// What is wanted.
+/// One pull: the model, and options that select and verify its files.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The model.
@@ -31,20 +31,21 @@ pub struct Request {
     pub revision: Option<Revision>,
     /// The digest that the file must have.
     pub sha256: Option<Sha256>,
-    /// Where to put the file; a cache otherwise.
+    /// Path of the file; in a cache otherwise.
     pub output: Option<PathBuf>,
-    /// First bytes that each file must have; empty for any. A page or a message that came instead never gets a name.
+    /// First bytes that each file must have; empty for any. An HTML page or error message fails this check and never
+    /// gets the final name.
     pub magic: &'static [u8],
-    /// Whether a file that is here is taken for what its name says.
+    /// Trust in cached files.
     pub cached: CachedContent,
 }
 
 /// Trust in a file of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachedContent {
-    /// It has the content that its name stands for.
+    /// Taken for the content that its name stands for.
     Believed,
-    /// It is read again, and brought again unless its digest is right.
+    /// Hashed again, and downloaded again unless its digest is right.
     Doubted,
 }
 
@@ -58,13 +59,13 @@ pub struct Pulled {
 /// One file on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PulledFile {
-    /// Where it is.
+    /// Path on this machine.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
     /// Its digest, if it is known: computed while it came, or stated by the hub.
     pub sha256: Option<Sha256>,
-    /// Whether it was here before.
+    /// True if it was in place before, so that no bytes were fetched.
     pub from_cache: bool,
 }
 
@@ -77,7 +78,7 @@ impl Request {
 }
 
 impl Hub {
-    /// A hub that is asked as `settings` say.
+    /// A client with `settings`.
     ///
     /// # Errors
     /// If the endpoint or a proxy is no usable address.
@@ -85,10 +86,10 @@ impl Hub {
         Ok(Self { client: Client::new(settings)? })
     }
 
-    /// Brings the files that are not here. `watch` hears how it goes on and may end it.
+    /// Downloads the files that are not in place. `watch` receives the progress events and may cancel.
     ///
     /// # Errors
-    /// If the request is wrong, the files cannot be had, or cannot be written. What came is kept for the next time.
+    /// If the request is wrong, or the files cannot be downloaded or written. Bytes received are kept for the next pull.
     pub fn pull(&self, request: &Request, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
         match &request.reference {
             Reference::Address(address) => self.pull_address(address, request, watch),
@@ -96,7 +97,7 @@ impl Hub {
         }
     }
 
-    /// The files, if all of them are here; nobody is asked.
+    /// The files, if all of them are in place; no request is sent.
     ///
     /// # Errors
     /// If the request is wrong, a file is not here, or is not the one with the digest asked for.
@@ -181,7 +182,7 @@ impl Hub {
         Ok(Pulled { files })
     }
 
-    /// Brings one file of a repository at a commit.
+    /// Downloads one file of a repository at a commit.
     fn pull_file(
         &self,
         (repo, commit, file): (&RepoId, &str, &FileName),
@@ -224,7 +225,7 @@ impl Hub {
         Ok(PulledFile::new(path, done))
     }
 
-    /// Where the user wants the file, or else where `in_cache` has it.
+    /// Location of the file: the user's output path, or else the one that `in_cache` gives.
     fn place(&self, request: &Request, in_cache: impl FnOnce(&Path) -> Result<Place, Error>) -> Result<Place, Error> {
         let downloads = &self.client.settings.downloads;
         match &request.output {
@@ -294,7 +295,7 @@ fn not_cached(wanted: String, cache: &RepoCache) -> Error {
     Error::NotCached { wanted, folder: cache.folder.clone() }
 }
 
-/// How the file of a repository is chosen.
+/// Selection rule of a request; a quantisation together with a file name is an error.
 fn wanted<'a>(quant: Option<&'a Quant>, request: &'a Request) -> Result<Wanted<'a>, ReferenceError> {
     match (quant, &request.file) {
         (Some(quant), Some(file)) => Err(ReferenceError::QuantAndFile { quant: quant.clone(), file: file.to_string() }),

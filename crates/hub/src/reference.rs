@@ -1,4 +1,4 @@
-//! What a user writes to say which model: an address, or a repository of the hub with a quantisation.
+//! Model references as users write them: an address, or a repository of the hub with a quantisation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ const ID_CHARACTERS_MAX: usize = 96;
 /// Characters of a quantisation or a revision.
 const TAG_CHARACTERS_MAX: usize = 128;
 
-/// Which model.
+/// Reference to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// The file at an address.
@@ -24,7 +24,7 @@ pub enum Reference {
     },
 }
 
-/// Why a text is no reference.
+/// Parse error of a [`Reference`] or of an option that goes with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     /// Not `user/repo[:QUANT]`.
@@ -56,9 +56,9 @@ pub enum ReferenceError {
     /// One path or digest for several files.
     #[error("the model is split into {parts} files, and {what} is about one")]
     OnlyForOneFile {
-        /// How many files there are.
+        /// Parts of the split model.
         parts: usize,
-        /// What was given.
+        /// Name of the option.
         what: &'static str,
     },
 }
@@ -135,13 +135,13 @@ impl fmt::Display for RepoId {
 }
 
 impl Quant {
-    /// What is taken when the user names none.
+    /// Quantisation preferred when the user names none: `Q4_K_M`.
     pub(crate) fn default_choice() -> Self {
         Self("Q4_K_M".into())
     }
 
-    /// Whether a file called `name` says that it is of this quantisation: as a word of its own, ended by `.`, `-`, `/` or
-    /// the end of the name, so that `Q4_K` is not found in `Q4_K_M` nor `Q4_NL` in `IQ4_NL`.
+    /// True if the file name `name` contains this quantisation as a word: no letter or digit before it, and `.`, `-`,
+    /// `/` or the end of the name after it, so that `Q4_K` is not found in `Q4_K_M` nor `Q4_NL` in `IQ4_NL`.
     pub(crate) fn is_in(&self, name: &str) -> bool {
         let (name, wanted) = (name.to_ascii_lowercase(), self.0.to_ascii_lowercase());
         name.match_indices(&wanted).any(|(at, _)| {
@@ -180,7 +180,7 @@ impl Revision {
         &self.0
     }
 
-    /// Whether this is a commit by itself: 40 hexadecimal digits.
+    /// True for a commit: 40 lower-case hexadecimal digits.
     pub(crate) fn is_commit(&self) -> bool {
         is_commit(&self.0)
     }
@@ -203,7 +203,7 @@ impl FromStr for Revision {
     }
 }
 
-/// Whether `text` is the name of a commit: 40 hexadecimal digits in lower case.
+/// True for a commit: 40 lower-case hexadecimal digits.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -1,4 +1,4 @@
-//! Telling the caller what happens, being stopped by it, and trying again after a pause.
+//! Progress events with a chance to cancel, and retries after a pause.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// The longest pause that a server may ask for.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
 
-/// What happens while a pull goes on.
+/// Progress event of a pull.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Another process brings the same file; this one waits for it.
@@ -36,19 +36,19 @@ pub enum Event<'a> {
     },
     /// Something went wrong, and is tried again after a pause.
     Retrying {
-        /// What went wrong.
+        /// Error of the failed attempt.
         error: &'a Error,
         /// The pause.
         pause: Duration,
     },
-    /// Nothing new: a chance to stop.
+    /// Nothing new: a chance to cancel.
     Idle,
 }
 
-/// Hears of events, and ends the pull by breaking. It hears of something at least every stall timeout.
+/// Callback for events; breaking cancels the pull. It is called at least once every stall timeout.
 pub type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
-/// Tells `watch`; an error if it wants to stop.
+/// Passes `event` to `watch`; [`Error::Stopped`] if it breaks.
 pub(crate) fn tell(watch: &mut Watch<'_>, event: Event<'_>) -> Result<(), Error> {
     match watch(event) {
         ControlFlow::Continue(()) => Ok(()),
@@ -68,7 +68,7 @@ pub(crate) fn pause(time: Duration, watch: &mut Watch<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Counts attempts that did not get further.
+/// Counter of attempts in a row without progress.
 pub(crate) struct Retries<'a> {
     pauses: &'a [Duration],
     used: usize,

@@ -1,4 +1,4 @@
-//! Everything that comes from outside: where to ask, as whom, where to keep files, and how long to wait.
+//! Settings of the hub client: endpoint, token, folders, proxies and timeouts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use crate::address::Address;
 pub struct Settings {
     /// The hub, such as `https://huggingface.co`.
     pub endpoint: Address,
-    /// Who asks; sent to the endpoint's own origin only.
+    /// Access token; sent to the endpoint's own origin only.
     pub token: Option<Token>,
     /// The hub's cache: the folder that holds `models--USER--NAME`.
     pub hub_cache: PathBuf,
-    /// Where files by address go, and what is known about unfinished ones.
+    /// Folder of files pulled by address, and of the notes on unfinished files.
     pub downloads: PathBuf,
     /// The proxy for `http` addresses.
     pub http_proxy: Option<Proxy>,
     /// The proxy for `https` addresses.
     pub https_proxy: Option<Proxy>,
-    /// For finding the host and connecting to it.
+    /// Timeout for resolving and connecting to a host.
     pub connect_timeout: Duration,
-    /// For every single read: longer without a byte is an interruption.
+    /// Timeout of every single read or write; a longer stall counts as an interruption.
     pub stall_timeout: Duration,
-    /// How long to wait before trying again, once each; as many as there may be attempts in vain after the first.
+    /// Pauses before retries, used in order; their number is the most retries in a row without progress.
     pub retry_pauses: Vec<Duration>,
 }
 
-/// A secret that says who asks. It is never shown.
+/// Access token. Its text is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 

@@ -11,11 +11,11 @@ use muser_hub::{Error, Event, ReferenceError, Sha256};
 use crate::support::{Asked, Body, End, Reply, Server};
 use crate::{Home, content, request};
 
-/// What a reply becomes.
+/// Change of a reply before it is sent.
 type Change = fn(Reply) -> Reply;
 /// A reply made anew each time.
 type Make = fn() -> Reply;
-/// Whether an error is the one expected.
+/// Predicate on an error: true for the expected one.
 type Check = fn(&Error) -> bool;
 
 /// A server whose first answers are made by `first`, one each, and all others are the file.

@@ -9,14 +9,14 @@ use super::{Asked, Reply, Server};
 /// The commit that the repository is at.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What the storage answers instead of the file, if anything.
+/// Reply of the storage in place of the file, if any.
 pub type Trouble = dyn Fn(&Asked, &[u8]) -> Option<Reply> + Send + Sync;
 
 /// The two servers.
 pub struct FakeHub {
-    /// Knows the files; the endpoint.
+    /// Serves the metadata of the files; the endpoint.
     pub hub: Server,
-    /// Has their bytes.
+    /// Serves their bytes.
     pub storage: Server,
     trouble: Arc<Mutex<Box<Trouble>>>,
 }

@@ -18,7 +18,7 @@ pub struct Asked {
     headers: Vec<(String, String)>,
 }
 
-/// What is answered. `Connection: close` is added.
+/// HTTP reply. `Connection: close` is added.
 pub struct Reply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
@@ -164,7 +164,7 @@ impl Server {
         Self { url, asked, is_over, accepting: Some(accepting) }
     }
 
-    /// Answers whatever comes with a line that no protocol of its client knows.
+    /// Answers every request with a line of no known protocol.
     pub fn speaking_nonsense() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -189,7 +189,7 @@ impl Server {
         self.asked.lock().unwrap().clone()
     }
 
-    /// How many requests of a method there were so far.
+    /// Requests with `method` so far.
     pub fn count(&self, method: &str) -> usize {
         self.asked().iter().filter(|asked| asked.method == method).count()
     }
