@@ -1,4 +1,4 @@
-//! How text in which nothing is special becomes tokens, for each kind of vocabulary.
+//! Encoding of text without special tokens, for each kind of vocabulary.
 
 use crate::byte_alphabet::char_of;
 use crate::merge::{MergeScratch, MergeTable, NO_TOKEN};
@@ -27,7 +27,7 @@ pub(crate) struct BytePair {
 /// Characters are merged, whatever lies between them.
 pub(crate) struct SentencePiece {
     pub(crate) scores: ScoreTable,
-    /// Whether a space is put before every text.
+    /// True if a space is put before every text.
     pub(crate) space_prefix: bool,
 }
 
@@ -43,12 +43,12 @@ impl Encoder {
         }
     }
 
-    /// Whether a space is put before every text.
+    /// True if a space is put before every text.
     pub(crate) fn prefixes_space(&self) -> bool {
         matches!(self, Self::SentencePiece(encoder) if encoder.space_prefix)
     }
 
-    /// Whether no token stands for `byte`.
+    /// True if no token stands for `byte`.
     pub(crate) fn lacks(&self, byte: u8) -> bool {
         let byte_ids = match self {
             Self::BytePair(encoder) => &encoder.merges.byte_ids,

@@ -1,5 +1,5 @@
-//! Which tokens end a generation. It is a set: models stop at the end of a text, of a turn or of a message, and files
-//! name only some of those ids. The rest are known by their spelling.
+//! Set of token ids that end a generation. Models stop at the end of a text, of a turn or of a message, and files name
+//! only some of those ids. The rest are known by their spelling.
 
 use crate::vocabulary::{TokenKind, VocabularyData};
 
@@ -44,7 +44,7 @@ const NEXT_FILE: [&str; 11] = [
     "[PAD]",
 ];
 
-/// Whether a token spelled `text` ends something, if it is no plain word.
+/// True if a control token spelled `text` ends a text, turn, message or tool call.
 pub(crate) fn is_ending(text: &str) -> bool {
     ENDINGS.contains(&text)
 }
@@ -67,7 +67,7 @@ pub(crate) fn end_of_generation_ids(data: &VocabularyData, kinds: &[TokenKind]) 
     ids
 }
 
-/// Whether `<|end|>` only closes one message of several in a turn, as in vocabularies that end the turn with
+/// True if `<|end|>` only closes one message of several in a turn, as in vocabularies that end the turn with
 /// `<|return|>` or `<|flush|>` and hand over to a tool with `<|call|>` or `<|calls|>`.
 fn ends_inside_a_turn(has: impl Fn(&str) -> bool) -> bool {
     (has("<|call|>") || has("<|calls|>")) && (has("<|return|>") || has("<|flush|>"))

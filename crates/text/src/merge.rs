@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// The id of a byte for which the vocabulary has no token. Such a symbol never merges, and is left out at the end.
 pub(crate) const NO_TOKEN: u32 = u32::MAX;
 
-/// What a pair of tokens becomes.
+/// Merge of a pair of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Merge {
     /// Lower goes first.
@@ -25,7 +25,7 @@ pub(crate) struct Merge {
 pub(crate) struct MergeTable {
     /// The token of each byte, or [`NO_TOKEN`].
     pub(crate) byte_ids: [u32; 256],
-    /// What each pair of tokens becomes.
+    /// Merge of each pair of tokens that has one.
     pub(crate) merges: HashMap<(u32, u32), Merge>,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct MergeScratch {
 pub(crate) struct Symbol {
     /// The token, or [`NO_TOKEN`].
     pub(crate) id: u32,
-    /// Where it starts, in bytes. It ends where the next one starts.
+    /// Byte offset of its start in the word. It ends at the start of the next symbol.
     pub(crate) start: usize,
     /// The symbol before this one; meaningless for the first.
     previous: usize,
     /// The symbol after this one; the number of symbols if there is none.
     next: usize,
-    /// How this symbol and the next merge. `None` also once this symbol is no more.
+    /// Merge of this symbol with the next; `None` if they do not merge, and once this symbol was merged away.
     with_next: Option<Merge>,
 }
 

@@ -7,7 +7,7 @@
 use crate::merge::{Merge, MergeScratch, NO_TOKEN};
 use std::collections::HashMap;
 
-/// How a space is spelled.
+/// Spelling of a space: U+2581.
 pub(crate) const SPELLED_SPACE: char = '\u{2581}';
 
 /// The longest token that text may become, in bytes. Real ones stay below 64; a bound keeps a hostile vocabulary from

@@ -11,18 +11,18 @@ pub(crate) const SPECIAL_BYTES_MAX: usize = 512;
 pub(crate) struct SpecialMatcher {
     /// Spellings, sorted, without duplicates or empty ones, and their ids.
     entries: Vec<(String, u32)>,
-    /// Whether any spelling starts with a byte.
+    /// Per byte value, true if some spelling starts with it.
     starts: [bool; 256],
 }
 
 /// A special token in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Where it starts, in bytes.
+    /// Byte offset of its start.
     pub(crate) start: usize,
-    /// Where it ends, in bytes.
+    /// Byte offset of its end, exclusive.
     pub(crate) end: usize,
-    /// Which token it is.
+    /// Token id.
     pub(crate) id: u32,
 }
 
@@ -40,7 +40,7 @@ impl SpecialMatcher {
         Self { entries, starts }
     }
 
-    /// Whether any spelling starts with `byte`.
+    /// True if some spelling starts with `byte`.
     pub(crate) fn starts_with(&self, byte: u8) -> bool {
         self.starts[usize::from(byte)]
     }

@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stop string {index} is empty")]
 pub struct EmptyStopString {
-    /// Its place in the list.
+    /// Index in the list.
     pub index: usize,
 }
 
@@ -36,8 +36,8 @@ impl StopStrings {
         Ok(Self { patterns, held: String::new(), matched: None })
     }
 
-    /// Takes more text. Gives the text that is certain now and was not given before, and the place in the list of the
-    /// stop string that has ended the text, if one has. After that, text put in is no longer looked at or given out.
+    /// Takes more text. Gives the text that is certain now and was not given before, and the index of the stop string
+    /// that has ended the text, if one has. After that, further text is dropped.
     pub fn push(&mut self, text: &str) -> (String, Option<usize>) {
         if self.matched.is_some() {
             return (String::new(), self.matched);
@@ -96,7 +96,7 @@ impl Pattern {
         pattern
     }
 
-    /// Takes the next byte of the text; whether the string is complete with it. Not called after that.
+    /// Takes the next byte of the text; true if the string is complete with it. Not called after that.
     fn advance(&mut self, byte: u8) -> bool {
         while self.agreed > 0 && self.bytes[self.agreed] != byte {
             self.agreed = self.fallback[self.agreed - 1];

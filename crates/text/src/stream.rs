@@ -57,7 +57,7 @@ impl Utf8Stream {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamDecoder {
     controls: ControlTokens,
-    /// Whether the next token is the first of a context.
+    /// True before the first token of a context.
     at_start: bool,
     utf8: Utf8Stream,
 }

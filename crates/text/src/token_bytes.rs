@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// The bytes of every token, in one piece.
 pub(crate) struct TokenBytes {
     bytes: Vec<u8>,
-    /// Where each token's bytes end; they start where those of the token before it end.
+    /// End offset of each token's bytes; its start is the end of the token before it.
     ends: Vec<usize>,
 }
 

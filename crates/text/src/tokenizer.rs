@@ -9,16 +9,16 @@ use crate::vocabulary::{self, Family, TokenKind, VocabularyData, VocabularyError
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What becomes of control tokens that are spelled out in a text.
+/// Treatment of control and unknown tokens that are spelled out in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
-    /// They are text like any other. For what users write: it cannot forge a turn.
+    /// Text like any other. For what users write: it cannot forge a turn.
     AsText,
-    /// They become the tokens they spell. For text that the program itself wrote, such as a filled template.
+    /// The tokens they spell. For text that the program itself wrote, such as a filled template.
     Parse,
 }
 
-/// What control tokens decode to.
+/// Treatment of control and unknown tokens in decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlTokens {
     /// Nothing. For what users read.
@@ -33,16 +33,16 @@ pub enum ControlTokens {
 pub struct TokenOutOfRange {
     /// The id.
     pub id: u32,
-    /// How many tokens there are.
+    /// Tokens in the vocabulary.
     pub tokens: usize,
 }
 
-/// What a prompt gets besides its text.
+/// Tokens put around a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Additions {
-    /// Whether it starts with BOS.
+    /// BOS before it.
     pub(crate) bos: bool,
-    /// Whether it ends with EOS.
+    /// EOS after it.
     pub(crate) eos: bool,
 }
 
@@ -192,12 +192,12 @@ impl Tokenizer {
         Ok(bytes)
     }
 
-    /// How many tokens there are; ids are below this.
+    /// Size of the vocabulary; ids are below this.
     pub fn token_count(&self) -> usize {
         self.data.tokens.len()
     }
 
-    /// What token `id` is for.
+    /// Kind of token `id`.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Tokenizer {
         self.index(id).map(|index| self.kinds[index])
     }
 
-    /// How the vocabulary spells token `id`, such as `Ġthe` or `<|im_end|>`.
+    /// Spelling of token `id` in the vocabulary, such as `Ġthe` or `<|im_end|>`.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl Tokenizer {
         self.index(id).map(|index| self.data.tokens[index].as_str())
     }
 
-    /// Whether a generation ends with token `id`: EOS, EOT, EOM, or a control token known to end turns or texts.
+    /// True if token `id` ends a generation: EOS, EOT, EOM, or a control token known to end turns or texts.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.end_of_generation.binary_search(&id).is_ok()
     }
@@ -225,17 +225,17 @@ impl Tokenizer {
         &self.end_of_generation
     }
 
-    /// Whether a prompt starts with BOS.
+    /// True if a prompt starts with BOS.
     pub fn adds_bos(&self) -> bool {
         self.adds.bos
     }
 
-    /// Whether a prompt ends with EOS.
+    /// True if a prompt ends with EOS.
     pub fn adds_eos(&self) -> bool {
         self.adds.eos
     }
 
-    /// Whether a space is put before text that follows nothing or a special token.
+    /// True if a space is put before text that follows nothing or a special token.
     pub fn prefixes_space(&self) -> bool {
         self.encoder.prefixes_space()
     }

@@ -49,10 +49,10 @@ pub struct VocabularyData {
     pub add_space_prefix: Option<bool>,
 }
 
-/// What a token is for. The numbers are GGUF's.
+/// Kind of a token, with GGUF's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenKind {
-    /// Nothing is said; treated as [`Self::Normal`].
+    /// No kind stated; treated as [`Self::Normal`].
     Undefined = 0,
     /// A piece of text.
     Normal = 1,
@@ -62,7 +62,7 @@ pub enum TokenKind {
     Control = 3,
     /// Text that always becomes this one token, before words are cut.
     UserDefined = 4,
-    /// Has a place but no use; treated as [`Self::Normal`].
+    /// Unused; treated as [`Self::Normal`].
     Unused = 5,
     /// A byte spelled `<0x00>` to `<0xFF>`. In SentencePiece vocabularies tokens spelled so are of this kind whatever type
     /// the file states, unless another of that type stands for the byte.
@@ -77,26 +77,26 @@ impl TokenKind {
         all.into_iter().find(|kind| *kind as i32 == value)
     }
 
-    /// Whether the token steers the model and is no part of the text that users write and read.
+    /// True for control and unknown tokens, which are no part of the text that users write and read.
     pub(crate) fn steers(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 }
 
-/// Why a vocabulary was refused. Every variant is the fault of the file that it came from.
+/// Reasons to refuse a vocabulary. Every variant is the fault of the file that it came from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VocabularyError {
     /// Neither a byte-level BPE nor a SentencePiece vocabulary.
     #[error("tokenizer model `{model}` is not supported (supported: gpt2, llama)")]
     UnknownModel {
-        /// What the file says.
+        /// `tokenizer.ggml.model` of the file.
         model: String,
     },
     /// Words would be cut in a way this crate does not know, and the model would read other tokens than it was taught.
     #[error("pre-tokenizer `{pre}` is not supported (supported: {})", pre_tokenizer_names())]
     UnknownPreTokenizer {
-        /// What the file says.
+        /// `tokenizer.ggml.pre` of the file.
         pre: String,
     },
     /// The file does not say how to cut words.
@@ -107,9 +107,9 @@ pub enum VocabularyError {
     TooMany {
         /// `tokens` or `merges`.
         what: &'static str,
-        /// How many there are.
+        /// Entries in the list.
         count: usize,
-        /// How many there may be.
+        /// Most entries allowed.
         max: u32,
     },
     /// The lists are not of one length.
@@ -192,15 +192,15 @@ pub enum VocabularyError {
     /// A merge is not two spellings with a space between them.
     #[error("merge {index} is `{merge}`, not two tokens with a space between")]
     MalformedMerge {
-        /// Its place in the list.
+        /// Index in the list of merges.
         index: usize,
-        /// What it says.
+        /// Text of the merge.
         merge: String,
     },
-    /// A merge speaks of a token that does not exist, or that plain text must not become.
+    /// A merge names a token that does not exist, or that plain text must not become.
     #[error("merge {index} needs the token `{text}`, which the vocabulary does not have as text")]
     MergeTokenMissing {
-        /// Its place in the list.
+        /// Index in the list of merges.
         index: usize,
         /// The part or the result that is missing.
         text: String,

@@ -14,13 +14,13 @@ use serde_json::{Map, Value};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-/// Where doubles are taken from: the private use area of plane 16.
+/// Characters used as doubles: the private use area of plane 16.
 const DOUBLES: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 
 /// Most bytes of control tokens that are searched for. Vocabularies have far fewer.
 const CONTROL_BYTES_MAX: usize = 256 << 10;
 
-/// Roles and kinds that are part of the format rather than of what someone wrote. Templates compare them, look them up
+/// Roles and kinds that are part of the format rather than of a message's content. Templates compare them, look them up
 /// and build control tokens from them.
 const FORMAT_WORDS: [&str; 22] = [
     "array",
@@ -47,13 +47,13 @@ const FORMAT_WORDS: [&str; 22] = [
     "user",
 ]; // In alphabetical order.
 
-/// How much is marked.
+/// Extent of the marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marking {
-    /// Whether string constants that have to do with control tokens are left unmarked too. Control tokens that have to
-    /// do with those found in messages are then never parsed.
+    /// True if string constants that are part of a control token, or contain one, are left unmarked too. Control tokens
+    /// so related to a constant that is found in the messages are then never parsed.
     all_constants: bool,
-    /// Whether letters and digits are left unmarked, which a template may turn into others.
+    /// True if letters and digits are left unmarked, because a template may turn them into others.
     only_symbols: bool,
 }
 
@@ -65,7 +65,7 @@ impl Marking {
         Self { all_constants: true, only_symbols: true },
     ];
 
-    /// Whether no control token is given up for this.
+    /// True if no control token is given up.
     pub(super) fn is_complete(self) -> bool {
         !self.all_constants
     }
@@ -84,7 +84,7 @@ impl Marks {
         self.doubles.get(&c).copied().unwrap_or(c)
     }
 
-    /// What `c` is the double of.
+    /// Original character of the double `c`.
     pub(super) fn unmark(&self, c: char) -> Option<char> {
         self.originals.get(&c).copied()
     }
@@ -92,10 +92,10 @@ impl Marks {
 
 /// Marks values for one template and vocabulary.
 pub(super) struct Marker<'a> {
-    /// Words of the template, by which it may look fields up.
+    /// Words of the template's source; a key among them may be a field name.
     words: HashSet<&'a str>,
     constants: &'a [String],
-    /// Which constants have to do with control tokens.
+    /// Per constant, true if it is part of a control token or contains one.
     concerned: Vec<bool>,
     controls: &'a [String],
     control_patterns: Patterns,
@@ -109,7 +109,7 @@ pub(super) struct Marked<'a> {
     /// Constants that are left unmarked.
     unmarked: Vec<&'a str>,
     unmarked_patterns: Patterns,
-    /// Those of them that were found.
+    /// Unmarked constants that were found.
     found: Seen,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Marker<'a> {
         (values, marked.given_up())
     }
 
-    /// Whether `key` is a name by which the template may look a field up, and so must stay as it is.
+    /// True if the template may look up a field by `key`, so that `key` must stay unmarked.
     fn is_name(&self, key: &str) -> bool {
         self.words.contains(key) && !self.control_patterns.is_in(key)
     }

@@ -1,11 +1,10 @@
 //! Chat templates: messages to the text a model was taught to read, and to its tokens.
 //!
-//! Templates are Jinja, which is read and filled within bounds (`jinja`), with the settings and extras of Hugging Face's
-//! `transformers` that model makers count on.
-//! What a template gives is one text, but not all of it may be trusted: the template writes control tokens, and the
-//! messages must not. So the messages are traced through the template (`marks`), and [`Rendered`] says which parts of
-//! its text the template wrote; only there control tokens are parsed. If a message cannot be traced, less is trusted,
-//! never more; see [`Tracing`].
+//! Templates are Jinja, which is read and filled within bounds (`jinja`), with the settings and extras of Hugging
+//! Face's `transformers` that model makers count on. The rendered text is only partly trusted: the template writes
+//! control tokens, and the messages must not. So the messages are traced through the template (`marks`), and
+//! [`Rendered`] says which parts of its text the template wrote; only there control tokens are parsed. If a message
+//! cannot be traced, less is trusted, never more; see [`Tracing`].
 
 mod jinja;
 mod local_time;

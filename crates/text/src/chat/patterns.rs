@@ -122,13 +122,13 @@ impl Patterns {
         Seen { nodes: vec![false; self.nodes.len()] }
     }
 
-    /// Which patterns were seen, by their indices.
+    /// Flags of the patterns that were seen, by pattern index.
     pub(super) fn seen(&self, seen: &Seen) -> Vec<bool> {
         let mut found = vec![false; self.count];
         let mut passed = vec![false; self.nodes.len()];
         for start in (0..self.nodes.len()).filter(|&at| seen.nodes[at]) {
             let mut at = start;
-            // Each state is passed once, whoever led to it.
+            // Each state is passed once, from whichever state it was reached.
             while at > 0 && !std::mem::replace(&mut passed[at], true) {
                 if let Some(pattern) = self.nodes[at].pattern {
                     found[pattern] = true;

@@ -25,36 +25,36 @@ const VALUE_BYTES_PER_BYTE: u64 = 32;
 /// The longest text that a template may give for an empty conversation, in bytes.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// How many times longer than the conversation the text may be besides.
+/// Allowance of text per byte of the conversation, on top of [`TEXT_BYTES`].
 const TEXT_BYTES_PER_BYTE: usize = 8;
 
-/// Why a conversation could not be filled into a template. The template came with the model and the conversation from
-/// the caller; either may be at fault.
+/// Reasons for which a conversation could not be filled into a template. The template came with the model and the
+/// conversation from the caller; either may be at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
-    /// The template is no good Jinja.
+    /// The template has a syntax error.
     #[error("line {line} of the chat template: {detail}")]
     Syntax {
-        /// Where, counted from 1.
+        /// Line in the template, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Syntax error.
         detail: String,
     },
     /// The template refuses the conversation.
     #[error("line {line} of the chat template refuses the conversation: {message}")]
     Refused {
-        /// Where, counted from 1.
+        /// Line in the template, counted from 1.
         line: usize,
-        /// What the template says.
+        /// Message of the template's `raise_exception`.
         message: String,
     },
     /// The template does something impossible with the conversation.
     #[error("line {line} of the chat template: {detail}")]
     Failed {
-        /// Where, counted from 1; 0 if that is not known.
+        /// Line in the template, counted from 1; 0 if that is not known.
         line: usize,
-        /// What went wrong.
+        /// Cause.
         detail: String,
     },
     /// The template works too long.
@@ -139,20 +139,20 @@ impl Message {
     }
 }
 
-/// What a template is filled with besides messages.
+/// Variables of a template besides the messages.
 #[derive(Clone, Debug, Default)]
 pub struct ChatOptions {
-    /// Whether the text ends with the start of the model's answer.
+    /// True to end the text with the start of the model's answer.
     pub add_generation_prompt: bool,
-    /// What the model may call: a list of JSON schemas, or null.
+    /// Tools that the model may call: a list of JSON schemas, or null.
     pub tools: Value,
-    /// What the model may cite: a list of objects, or null.
+    /// Documents that the model may cite: a list of objects, or null.
     pub documents: Value,
-    /// What the template may be told otherwise, such as `enable_thinking`. Takes precedence.
+    /// Further variables of the template, such as `enable_thinking`. They take precedence over the other options.
     pub variables: Map<String, Value>,
-    /// What time it is. Without it the template has no `strftime_now`.
+    /// Local time for `strftime_now`; without it the template has no such function.
     pub now: Option<LocalTime>,
-    /// Until when the text must be there.
+    /// Deadline of the rendering.
     pub deadline: Option<Deadline>,
 }
 
@@ -177,8 +177,8 @@ impl std::fmt::Debug for Deadline {
     }
 }
 
-/// How well the messages could be traced through the template. It never decides whether users can write control tokens
-/// (they cannot), only whether the template still can.
+/// Completeness of tracing: the share of the rendered text of which it is known if it came from the messages. Users can
+/// never write control tokens, whatever it is; it only decides if the template still can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracing {
     /// Completely: the template's control tokens are parsed.
@@ -210,7 +210,7 @@ impl Rendered {
         &self.trusted
     }
 
-    /// How well the messages could be traced.
+    /// Completeness of tracing.
     pub fn tracing(&self) -> Tracing {
         self.tracing
     }

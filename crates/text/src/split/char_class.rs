@@ -2,7 +2,7 @@
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
-/// What the splitting rules ask about a character. The classes do not overlap.
+/// Character class in the splitting rules. The classes do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CharClass {
     /// General category L.

@@ -14,16 +14,16 @@ use super::{cased, contraction_of_any_case, first_char_len, leading, white_space
 pub(super) struct Llama3Rules {
     /// The longest word of number characters.
     pub(super) digits_max: usize,
-    /// Whether `\p{M}` counts as a letter.
+    /// True if `\p{M}` counts as a letter.
     pub(super) marks_join_letters: bool,
-    /// What the case of letters does.
+    /// Effect of letter case.
     pub(super) case: Case,
 }
 
-/// What the case of letters does.
+/// Effect of letter case on word ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
-    /// Nothing.
+    /// None.
     Ignored,
     /// A word ends before a capital that follows a small letter.
     CutsWords,

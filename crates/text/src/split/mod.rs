@@ -11,15 +11,15 @@ mod llama3;
 use char_class::{CharClass, class_of};
 use llama3::{Case, Llama3Rules};
 
-/// How to cut, and what else comes with a `tokenizer.ggml.pre` name.
+/// Splitting rules of a `tokenizer.ggml.pre` name, and the settings that come with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PreTokenizer {
     splitter: Splitter,
     /// A word that is a token as a whole becomes that token, whatever the merges would give.
     pub(crate) whole_words_first: bool,
-    /// Whether a prompt starts with BOS when the vocabulary does not say.
+    /// True if a prompt starts with BOS when the vocabulary does not say.
     pub(crate) adds_bos: bool,
-    /// Whether text is composed (Unicode's NFC) before it is cut, as the vocabulary's own tokenizer does.
+    /// True if text is composed (Unicode's NFC) before it is cut, as the vocabulary's own tokenizer does.
     pub(crate) composes: bool,
 }
 
@@ -114,7 +114,7 @@ pub fn pre_tokenizer_names() -> String {
 }
 
 impl PreTokenizer {
-    /// What `name` means, if it is supported.
+    /// Pre-tokenizer of the `tokenizer.ggml.pre` name `name`, if it is supported.
     pub(crate) fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, pre)| *pre)
     }

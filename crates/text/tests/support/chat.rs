@@ -5,13 +5,13 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::error::Error;
 
-/// A conversation, and what jinja2 makes of it.
+/// A conversation, and its rendering by jinja2.
 pub struct ChatGolden {
-    /// Which template is filled.
+    /// Name of the template.
     pub template: String,
-    /// What it is filled with.
+    /// Messages of the conversation.
     pub messages: Vec<Message>,
-    /// What else it is filled with.
+    /// Variables besides the messages.
     pub options: ChatOptions,
     /// The text, or that there is none.
     pub text: Option<String>,
@@ -57,7 +57,7 @@ pub fn chat_tokenizer(mut data: VocabularyData) -> Tokenizer {
 }
 
 impl ChatGolden {
-    /// What is made of the conversation with `template`, of which the text must be the golden one.
+    /// Renders the conversation with `template`; an error unless the text is the golden one.
     pub fn render(&self, tokenizer: &Tokenizer, template: &ChatTemplate) -> Result<Option<Rendered>, String> {
         let rendered: Result<Rendered, ChatError> = template.render(tokenizer, &self.messages, &self.options);
         match (&self.text, rendered) {

@@ -1,4 +1,4 @@
-//! Templates made to break whoever fills them, with the outcome that each must have.
+//! Templates made to break a renderer, with the outcome that each must have.
 
 /// Templates by their outcome.
 #[derive(Default)]

@@ -13,7 +13,7 @@ pub struct Golden {
     pub ids: Vec<u32>,
 }
 
-/// What llama.cpp gives with `parse_special` off (`plain`) and on (`special`).
+/// Token ids of llama.cpp with `parse_special` off (`plain`) and on (`special`).
 pub struct Goldens {
     /// Control tokens are text.
     pub plain: Vec<Golden>,

@@ -3,7 +3,7 @@
 use crate::random::{CONTROL, NORMAL, add_token, bytes_only};
 use muser_text::{ControlTokens, Specials, Tokenizer, VocabularyData, VocabularyError};
 
-/// Why the smallest good vocabulary is refused after `change`.
+/// Refusal of the smallest good vocabulary after `change`.
 fn refusal(change: impl FnOnce(&mut VocabularyData)) -> VocabularyError {
     let mut data = bytes_only("smollm");
     change(&mut data);

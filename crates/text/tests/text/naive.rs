@@ -14,7 +14,7 @@ pub fn encode_word(data: &VocabularyData, word: &str) -> Vec<u32> {
     symbols.iter().filter_map(|symbol| id_of(data, symbol)).collect()
 }
 
-/// Where the pair of lowest rank is, and the leftmost of those.
+/// Index of the pair of lowest rank; the leftmost of equal ones.
 fn best_pair(data: &VocabularyData, symbols: &[String]) -> Option<usize> {
     let rank = |pair: &[String]| data.merges.iter().position(|merge| *merge == format!("{} {}", pair[0], pair[1]));
     let ranked = symbols.windows(2).enumerate().filter_map(|(at, pair)| Some((rank(pair)?, at)));

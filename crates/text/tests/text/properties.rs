@@ -1,4 +1,4 @@
-//! What holds for every vocabulary and text.
+//! Properties of every vocabulary and text.
 
 use crate::random::{self, CONTROL, NORMAL, USER_DEFINED, add_token, bytes_only};
 use crate::{golden, naive};

@@ -19,8 +19,8 @@ pub const UNKNOWN: i32 = 2;
 /// GGUF's number of a byte token.
 pub const BYTE: i32 = 6;
 
-/// How the byte-level alphabet spells each byte, found independently of the crate: printable Latin-1 as it is, the
-/// others counted up from U+0100.
+/// Byte-level spelling of each byte, found independently of the crate: printable Latin-1 as it is, the others counted
+/// up from U+0100.
 pub fn byte_spellings() -> Vec<char> {
     let mut next = 0x100u32;
     let spell = |byte: u8| {
@@ -93,7 +93,7 @@ pub fn vocabulary(random: &mut Rng) -> VocabularyData {
     data
 }
 
-/// Whether the vocabulary's own tokenizer composes text (Unicode's NFC).
+/// True if the vocabulary's own tokenizer composes text (Unicode's NFC).
 pub fn composes(data: &VocabularyData) -> bool {
     matches!(data.pre.as_deref(), Some("qwen2" | "qwen35"))
 }

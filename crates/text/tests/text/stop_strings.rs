@@ -19,7 +19,7 @@ fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
     (text[..end - longest].to_owned(), Some(first))
 }
 
-/// Whether a later character could still make the end of `text` a stop string.
+/// Length of the longest end of `text` that a later character could still make `stop`, bytes.
 fn may_grow_into(text: &str, stop: &str) -> usize {
     (1..stop.len()).filter(|length| text.as_bytes().ends_with(&stop.as_bytes()[..*length])).max().unwrap_or(0)
 }

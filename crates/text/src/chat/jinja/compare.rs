@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Whether two values are equal.
+/// True if two values are equal, by Jinja's `==`.
 pub(super) fn equal(left: &Value, right: &Value, meter: &Meter) -> Result<bool, Trouble> {
     meter.visit(1)?;
     Ok(match (left, right) {
@@ -80,7 +80,7 @@ fn number_order(left: &Value, right: &Value) -> Option<Ordering> {
     }
 }
 
-/// Whether `item` is in `container`: an item, a key, or a part of a text.
+/// True if `item` is in `container`: an item, a key, or a part of a text.
 pub(super) fn contains(container: &Value, item: &Value, meter: &Meter) -> Result<bool, Trouble> {
     match container {
         Value::Undefined => Ok(false),

@@ -26,11 +26,11 @@ pub(crate) struct Limits {
     pub(crate) text_bytes: usize,
 }
 
-/// Answer of the caller to whether a filling shall end early.
+/// Callback: true once the caller's deadline has passed.
 pub(crate) type Expired<'a> = &'a dyn Fn() -> bool;
 
-/// What is left of the budget. Charges come before the work and before the allocation that they are for, so that no
-/// single operation exceeds it.
+/// Remaining budget. Charges come before the work and before the allocation that they are for, so that no single
+/// operation exceeds it.
 pub(super) struct Meter<'a> {
     work: Cell<u64>,
     bytes: Cell<u64>,

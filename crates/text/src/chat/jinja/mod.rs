@@ -1,8 +1,8 @@
 //! Jinja, as far as chat templates use it, within bounds.
 //!
-//! A template comes with a model file, from a stranger. So its length and nesting are bounded when it is read
-//! (`parser`), its values cannot be nested deeply or hold themselves (`value`), and whatever it does is charged before it
-//! is done (`meter`): expressions, items that are visited or compared, bytes that are read or made. A filling therefore
+//! A template comes with a model file and is untrusted. So its length and nesting are bounded when it is read
+//! (`parser`), its values cannot be nested deeply or hold themselves (`value`), and all work is charged before it is
+//! done (`meter`): expressions, items that are visited or compared, bytes that are read or made. A filling therefore
 //! ends soon, with little memory and stack, whatever the template says.
 //!
 //! `lexer`, `parser` and `syntax` read; `filling` and `expressions` walk the tree; `filters`, `methods`, `predicates`,

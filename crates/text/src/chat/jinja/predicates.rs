@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Whether the test `name` holds for `subject`.
+/// Evaluates `subject is name`.
 pub(super) fn holds(name: &str, subject: Value, given: Given, context: &Context) -> Result<bool, Trouble> {
     let mut call = Call::new(name, subject, given, context);
     let subject = call.subject();

@@ -51,7 +51,7 @@ pub(super) struct For {
     pub(super) recursion: Recursion,
 }
 
-/// Whether a loop may call itself.
+/// Permission of a loop to call itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Recursion {
     Allowed,
