@@ -1,4 +1,4 @@
-//! What the file system says about a file, by which one state of it is told from another without reading it.
+//! File system state of a file (length, times, inode), by which a changed file is noticed without reading it.
 
 use std::fs::Metadata;
 use std::time::SystemTime;
@@ -8,13 +8,13 @@ use std::time::SystemTime;
 pub(crate) struct FileState {
     /// Length in bytes.
     pub(crate) bytes: u64,
-    /// When its content was last written; whoever owns the file may set it to any time.
+    /// Time of the last write to its content (mtime); the file's owner may set it to any time.
     pub(crate) modified: Option<SystemTime>,
-    /// What nobody can set back; `None` where the system has no such thing.
+    /// Inode and time of its last change (ctime), which no user can set; `None` where the system has no such thing.
     pub(crate) change: Option<Change>,
 }
 
-/// The inode, and when it was last changed: by every write, and by setting the time of modification.
+/// Inode, and the time of its last change (ctime): changed by every write, and by setting the time of modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The device that has the inode.

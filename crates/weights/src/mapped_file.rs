@@ -39,8 +39,8 @@ impl MappedFile {
         Ok(Self { map, state })
     }
 
-    /// Says that `range` will not be read for a while: its pages leave this process's resident memory and come back from
-    /// the file when touched. Where the system has no such advice nothing happens.
+    /// Advises the system that `range` will not be read for a while: its pages leave this process's resident memory and
+    /// come back from the file when touched. Where the system has no such advice nothing happens.
     pub fn release(&self, range: Range<usize>) {
         release(&self.map, range);
     }

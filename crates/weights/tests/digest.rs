@@ -1,4 +1,4 @@
-//! What the digests depend on and what not, and when the cache beside a model is believed.
+//! Digests: the bytes they depend on, and the conditions under which the cache beside a model is used.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What a well-formed file says, and how its metadata is read.
+//! Reading of a well-formed file and its metadata.
 
 mod common;
 

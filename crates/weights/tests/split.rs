@@ -30,7 +30,7 @@ impl Folder {
         fs::write(self.path(number, count), raw.0).unwrap();
     }
 
-    /// Why the model of `count` shards is refused, the first one being opened.
+    /// Refusal of the model of `count` shards, the first one being opened.
     fn reason(&self, count: u16) -> SplitError {
         split_reason(ModelFiles::open(&self.path(1, count)).unwrap_err())
     }

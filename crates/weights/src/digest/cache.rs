@@ -28,17 +28,17 @@ const SAMPLE_BYTES: usize = 2048;
 /// use ticks every two seconds.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Where a model's cache file is and what it must begin with to be believed.
+/// Cache file of a model's digest: its path, and the bytes it must begin with to be valid.
 pub(super) struct Cache<'a> {
     files: &'a ModelFiles,
     now: SystemTime,
     path: PathBuf,
-    /// The file up to the digest.
+    /// Bytes of the cache file before the digest.
     begin: Vec<u8>,
 }
 
 impl<'a> Cache<'a> {
-    /// The cache of a model on disk; `None` for one in memory, or where the system does not tell when a file was changed.
+    /// The cache of a model on disk; `None` for one in memory, or where the system has no time of change (ctime).
     pub(super) fn of(files: &'a ModelFiles, now: SystemTime) -> Option<Self> {
         let first = files.paths().next().filter(|path| !path.as_os_str().is_empty())?;
         let mut name = OsString::from(first);
@@ -95,7 +95,8 @@ impl<'a> Cache<'a> {
         content
     }
 
-    /// Whether every file still is in the state in which it was opened, and has been for long enough.
+    /// True if every file still is in the state in which it was opened, and was last changed at least [`SETTLED_AFTER`]
+    /// ago.
     fn is_settled(&self) -> bool {
         self.files.paths().zip(self.files.stamps()).all(|(path, stamp)| {
             let unchanged = fs::metadata(path).is_ok_and(|found| Some(FileState::of(&found)) == stamp.state);

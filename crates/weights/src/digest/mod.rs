@@ -42,13 +42,13 @@ pub struct Digest(pub [u8; 32]);
 /// The digests of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileDigest {
-    /// Of every tensor's name, type, shape and data.
+    /// Digest of every tensor's name, type, shape and data.
     pub tensors: Digest,
-    /// Of the tokenizer's metadata, chat templates excluded.
+    /// Digest of the tokenizer's metadata, chat templates excluded.
     pub tokenizer: Digest,
 }
 
-/// Where the digest of the tensors came from.
+/// Source of a model's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestSource {
     /// The cache file beside the model.
@@ -57,11 +57,11 @@ pub enum DigestSource {
     Computed,
 }
 
-/// Why a model has no digest.
+/// Reasons for which a model has no digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DigestError {
-    /// The size of a tensor is not known, and so not where its data ends.
+    /// The size of a tensor, and with it the end of its data, is not known.
     #[error("tensor {name:?} is stored as {ty}, whose size is not known")]
     UnknownSize {
         /// The tensor.
@@ -83,7 +83,7 @@ impl FileDigest {
     /// The digests of an opened model, reading the tensors only if the cache file beside the model does not have their
     /// digest.
     ///
-    /// The cache file is that of the first shard with `.muser-digest` appended to its name. It is believed if it is whole
+    /// The cache file is that of the first shard with `.muser-digest` appended to its name. It is valid if it is whole
     /// and was made for files of the same lengths, times of modification and of change to the nanosecond, devices, inodes,
     /// headers (metadata and directory), and first and last 2048 bytes of every tensor. Setting the time of modification
     /// back is itself a change, so that equal times of packages and images tell nothing. What goes unnoticed are bytes

@@ -1,4 +1,4 @@
-//! Why a GGUF file was refused: where, at which byte, and what is wrong there.
+//! Refusal of a GGUF file: the part, the byte offset, and the fault.
 
 use super::value::ValueType;
 
@@ -8,9 +8,9 @@ use super::value::ValueType;
 pub struct GgufError {
     /// The part of the file that is wrong.
     pub item: Item,
-    /// Where in the file the wrong bytes begin.
+    /// Byte offset in the file of the first wrong byte.
     pub offset: usize,
-    /// What is wrong with them.
+    /// Fault found there.
     pub fault: Fault,
 }
 
@@ -35,7 +35,7 @@ pub enum Item {
     Tensor(String),
 }
 
-/// What is wrong with the bytes of an [`Item`].
+/// Fault of the bytes of an [`Item`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -140,7 +140,7 @@ pub enum Fault {
     /// A dimension of length zero.
     #[error("dimension {axis} is 0")]
     ZeroDimension {
-        /// Which dimension; 0 is the row length.
+        /// Index of the dimension; 0 is the row length.
         axis: u32,
     },
     /// More elements or bytes than can be counted.

@@ -19,7 +19,7 @@ pub struct ModelFiles {
     by_name: Vec<(u32, u32)>,
 }
 
-/// Why a model could not be opened.
+/// Reasons for which a model could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -36,7 +36,7 @@ pub enum OpenError {
     Gguf {
         /// The file; empty for bytes in memory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Refusal of the file.
         reason: GgufError,
     },
     /// The metadata that describes the shards is wrong.
@@ -44,7 +44,7 @@ pub enum OpenError {
     Metadata {
         /// The file; empty for bytes in memory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the metadata.
         reason: MetadataError,
     },
     /// The shards do not make a whole.
@@ -52,14 +52,14 @@ pub enum OpenError {
     Split {
         /// The file that was opened; empty for bytes in memory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the set of shards.
         reason: SplitError,
     },
 }
 
 /// The state of a file when it was opened.
 pub(crate) struct Stamp<'a> {
-    /// What the file system says of it; `None` for one in memory.
+    /// File system state; `None` for a file in memory.
     pub(crate) state: Option<FileState>,
     /// Everything before the data section.
     pub(crate) header: &'a [u8],
@@ -73,7 +73,7 @@ struct Shard {
     directory: Directory,
 }
 
-/// Where the bytes of a file are.
+/// Storage of a file's bytes.
 #[derive(Debug)]
 enum Source {
     Mapped(MappedFile),
@@ -83,7 +83,7 @@ enum Source {
 impl ModelFiles {
     /// Opens the model at `path`. Of a split model, `path` is the first shard; the others are expected beside it.
     ///
-    /// Files are mapped, not read: see [`MappedFile`] for what that asks of whoever replaces a model on disk.
+    /// Files are mapped, not read: [`MappedFile`] says how a model on disk may be replaced meanwhile.
     ///
     /// # Errors
     /// If a file cannot be mapped, is not an acceptable GGUF file, or the shards do not make a whole.
@@ -145,8 +145,8 @@ impl ModelFiles {
         self.tensor(name).ok_or_else(|| TensorError::Missing { name: name.into() })?.weight()
     }
 
-    /// Says that the tensor called `name` will not be read for a while, so that a mapped file does not count as this
-    /// process's memory beside the form that was made of it. The bytes can still be read.
+    /// Advises the system that the tensor called `name` will not be read for a while, so that a mapped file does not
+    /// count as this process's memory beside the form that was made of it. The bytes can still be read.
     pub fn release(&self, name: &str) {
         let place = self.by_name.binary_search_by(|place| self.at(*place).name().cmp(name));
         let Ok((shard, _)) = place.map(|index| self.by_name[index]) else { return };
@@ -173,7 +173,7 @@ impl ModelFiles {
         self.shards.iter().map(|shard| shard.source.len() as u64).sum()
     }
 
-    /// What tells one state of each file from another without reading it whole, the first shard first.
+    /// Stamps of each file, the first shard first: they tell one state of a file from another without reading it whole.
     pub(crate) fn stamps(&self) -> impl Iterator<Item = Stamp<'_>> {
         self.shards.iter().map(|shard| Stamp {
             state: match &shard.source {

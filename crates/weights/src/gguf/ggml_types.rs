@@ -3,7 +3,7 @@
 use muser_kernels::formats::WeightType;
 use std::fmt;
 
-/// How a file says a tensor is stored.
+/// Storage type of a tensor, as the file states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorType {
     /// A type muser computes with.

@@ -11,20 +11,20 @@ pub struct Metadata<'a> {
     pub(super) by_key: &'a [u32],
 }
 
-/// Where one metadata entry is in its file.
+/// Location of one metadata entry in its file.
 ///
 /// Small, because a hostile file may declare many: the value's type (4 bytes) and the value follow the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Where the key's bytes begin.
+    /// Byte offset of the key.
     pub(super) key_at: usize,
     pub(super) key_bytes: u16,
     pub(super) value_type: ValueType,
-    /// Where the value ends.
+    /// Byte offset of the value's end, exclusive.
     pub(super) end: usize,
 }
 
-/// Why a metadata value cannot be used as the type asked for.
+/// Reasons for which a metadata value cannot be used as the type asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
@@ -69,7 +69,7 @@ pub enum MetadataError {
     NotUtf8 {
         /// The key.
         key: String,
-        /// Which string of an array; 0 if the value is one string.
+        /// Index of the string in an array; 0 if the value is one string.
         index: usize,
         /// Bytes before the first wrong one.
         valid_bytes: usize,
@@ -133,7 +133,7 @@ impl<'a> Metadata<'a> {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -297,7 +297,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Where the value of `key` is, and the value.
+    /// Location and value of `key`.
     pub(super) fn entry(&self, key: &str) -> Option<(&'a Entry, Value<'a>)> {
         let key_of = |index: &u32| self.entries[*index as usize].key_slice(self.bytes);
         let found = self.by_key.binary_search_by(|index| key_of(index).cmp(key.as_bytes())).ok()?;
@@ -305,7 +305,7 @@ impl<'a> Metadata<'a> {
         Some((entry, entry.decode(self.bytes)))
     }
 
-    /// The elements of the array `key`, each turned by `element` into what the caller wants.
+    /// The elements of the array `key`, each converted by `element`.
     fn elements<T>(
         &self,
         key: &str,
@@ -330,7 +330,7 @@ impl Entry {
         &bytes[self.key_at..][..usize::from(self.key_bytes)]
     }
 
-    /// Where the value begins.
+    /// Byte offset of the value.
     pub(super) fn value_at(&self) -> usize {
         self.key_at + usize::from(self.key_bytes) + 4
     }

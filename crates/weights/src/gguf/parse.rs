@@ -1,4 +1,4 @@
-//! From bytes to a directory of metadata and tensors, with every bound checked before it is used.
+//! Parsing of bytes into a directory of metadata and tensors, with every bound checked before it is used.
 
 use super::cursor::{Cursor, FaultAt};
 use super::error::{Fault, GgufError, Item};
@@ -68,7 +68,7 @@ impl<'a> Gguf<'a> {
 }
 
 impl<'a> HeaderOnly<'a> {
-    /// Reads the header at the begin of `bytes`. Whether the tensors' data is there is not looked at.
+    /// Reads the header at the begin of `bytes`. The tensors' data need not be there.
     ///
     /// # Errors
     /// If anything in the header is not as [the format](super) demands.
@@ -88,7 +88,7 @@ impl<'a> HeaderOnly<'a> {
     }
 }
 
-/// Where everything is in a file. Holds offsets into the bytes it was parsed from and must be used with the same bytes.
+/// Offsets of every part of a file. They point into the bytes it was parsed from, and must be used with the same bytes.
 #[derive(Debug)]
 pub(super) struct Directory {
     entries: Vec<Entry>,
@@ -97,7 +97,7 @@ pub(super) struct Directory {
     pub(super) records: Vec<Record>,
     /// Indices of `records`, sorted by name.
     records_by_name: Vec<u32>,
-    /// Where the data section begins; may lie behind the end of a file without tensors.
+    /// Byte offset of the data section; may lie behind the end of a file without tensors.
     pub(super) data_at: usize,
 }
 

@@ -3,14 +3,14 @@
 use super::metadata::{Metadata, MetadataError, Optional};
 use std::path::{Path, PathBuf};
 
-/// Why the files of a split model do not make a whole.
+/// Reasons for which the files of a split model do not make a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
     /// The file given is a later shard.
     #[error("this is shard {number} of {count} (counted from 1); open the first one, {first:?}")]
     NotFirst {
-        /// Which shard was given, counted from 1.
+        /// Number of the given shard, counted from 1.
         number: u32,
         /// Number of shards.
         count: u32,
@@ -20,17 +20,17 @@ pub enum SplitError {
     /// The file says it is a shard but is not named like one, so that the others cannot be found.
     #[error("shard {number} of {count} must be named {expected:?} for the others to be found beside it")]
     Name {
-        /// Which shard it says it is, counted from 1.
+        /// Number the file states for itself, counted from 1.
         number: u32,
         /// Number of shards it states.
         count: u32,
-        /// How its name must end.
+        /// Required end of its name.
         expected: String,
     },
     /// The file numbers itself behind the last shard, or states no shards at all.
     #[error("the file says it is shard {number} of {count} (counted from 1)")]
     Number {
-        /// Which shard it says it is, counted from 1.
+        /// Number the file states for itself, counted from 1.
         number: u32,
         /// Number of shards it states.
         count: u32,
@@ -38,11 +38,11 @@ pub enum SplitError {
     /// A shard is not there.
     #[error("shard {number} of {count} is missing: {path:?}")]
     Missing {
-        /// Which shard, counted from 1.
+        /// Number of the shard, counted from 1.
         number: u32,
         /// Number of shards.
         count: u32,
-        /// Where it should be.
+        /// Path it should have.
         path: PathBuf,
     },
     /// A shard's own numbers do not agree with its place.
@@ -50,11 +50,11 @@ pub enum SplitError {
     Disagrees {
         /// The shard.
         path: PathBuf,
-        /// Which shard it says it is, counted from 1.
+        /// Number the shard states for itself, counted from 1.
         found_number: u32,
         /// Number of shards it states.
         found_count: u32,
-        /// Which shard it should be, counted from 1.
+        /// Expected number, counted from 1.
         number: u32,
         /// Number of shards the first shard states.
         count: u32,
@@ -79,10 +79,10 @@ pub enum SplitError {
     },
 }
 
-/// What a file says about its place in a split model.
+/// Place of a file in a split model, from its `split.*` metadata keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SplitKeys {
-    /// Which shard, counted from 0.
+    /// Index of the shard, counted from 0.
     pub(super) index: u16,
     pub(super) count: u16,
     /// Tensors of all shards together.
@@ -90,7 +90,7 @@ pub(super) struct SplitKeys {
 }
 
 impl SplitKeys {
-    /// What the metadata of a file says; a file that says nothing is whole.
+    /// Reads the `split.*` keys of a file; a file without them is whole.
     pub(super) fn read(metadata: &Metadata) -> Result<Self, MetadataError> {
         let short = |key| metadata.u32(key).optional().and_then(|value| fits_u16(key, value));
         Ok(Self {

@@ -16,7 +16,7 @@ pub struct Tensor<'a> {
 /// A tensor muser can compute with: whole rows of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weight<'a> {
-    /// How the elements are stored.
+    /// Storage type of the elements.
     pub ty: WeightType,
     /// Elements per row, a multiple of the type's block length.
     pub cols: usize,
@@ -26,7 +26,7 @@ pub struct Weight<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Why a tensor cannot be used as a weight.
+/// Reasons for which a tensor cannot be used as a weight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
@@ -55,13 +55,13 @@ pub enum TensorError {
 /// A directory entry as stored, after every check that does not need the data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// Where the name's bytes begin in the file.
+    /// Byte offset of the name in the file.
     pub(super) name_at: usize,
     pub(super) name_bytes: u8,
     pub(super) dimensions: u8,
     pub(super) type_id: u32,
     pub(super) shape: [u64; 4],
-    /// Counted from the begin of the data section.
+    /// Byte offset of the data, relative to the data section.
     pub(super) data_offset: u64,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Tensor<'a> {
         self.name
     }
 
-    /// How the file says the elements are stored.
+    /// Storage type of the elements, as the file states it.
     pub fn tensor_type(&self) -> TensorType {
         TensorType::from_ggml(self.record.type_id)
     }
@@ -96,7 +96,7 @@ impl<'a> Tensor<'a> {
         self.record.dims().iter().product()
     }
 
-    /// Where the data begins, counted from the begin of the data section.
+    /// Byte offset of the data, relative to the data section.
     pub fn data_offset(&self) -> u64 {
         self.record.data_offset
     }

@@ -201,7 +201,7 @@ impl<'a> Array<'a> {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

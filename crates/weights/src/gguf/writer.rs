@@ -22,7 +22,7 @@ pub struct GgufWriter {
     keys: HashSet<String>,
     tensors: Vec<PlannedTensor>,
     names: HashSet<String>,
-    /// Where the next tensor's data will begin in the data section.
+    /// Offset of the next tensor's data, relative to the data section, bytes.
     data_bytes: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct PlannedTensor {
     bytes: u64,
 }
 
-/// Why a file could not be written. Everything but `Io` is the caller's fault.
+/// Reasons for which a file could not be written. Everything but `Io` is the caller's fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -45,7 +45,7 @@ pub enum WriteError {
     Refused {
         /// The key or tensor.
         name: String,
-        /// What the reader would say.
+        /// Fault that the reader would report.
         fault: Fault,
     },
     /// A key or tensor name given twice.
@@ -229,7 +229,7 @@ impl PlannedTensor {
         &self.name
     }
 
-    /// How its elements are stored.
+    /// Storage type of its elements.
     pub fn weight_type(&self) -> WeightType {
         self.ty
     }
@@ -245,7 +245,7 @@ impl PlannedTensor {
     }
 }
 
-/// Passes on at most as many bytes as a tensor takes, and counts what was given.
+/// Passes on at most as many bytes as a tensor takes, and counts the bytes given.
 struct Bounded<'a, W> {
     out: &'a mut W,
     left: u64,

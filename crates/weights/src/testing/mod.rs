@@ -2,7 +2,7 @@
 //!
 //! The same [`ModelSpec`] gives the same bytes on every machine: numbers come from integers of the module's own generator,
 //! scaled by operations that IEEE 754 rounds in one way only. The weights are noise of a size that keeps activations near
-//! one, so a model says nothing sensible but exercises every tensor. [`scripted`] makes one that says what it is told to.
+//! one, so a model says nothing sensible but exercises every tensor. [`scripted`] makes one with a given output.
 
 mod random;
 pub mod scripted;

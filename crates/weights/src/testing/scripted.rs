@@ -1,4 +1,4 @@
-//! A model that says what it is told to say: a test of what is done with tokens can then choose the tokens, without any
+//! Model that continues prompts with scripted tokens: a test of token handling can then choose the tokens, without any
 //! hook in the program under test.
 //!
 //! It is a complete `llama` file. Every projection of its one layer is zero, so what reaches the head is the embedding of
@@ -43,18 +43,18 @@ const CHAT_TEMPLATE: &str = "{% for m in messages %}\
      {{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}\
      {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// What to say after prompts that end in a certain byte.
+/// Continuation of prompts that end in a certain byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script<'a> {
     /// The last byte of those prompts. The file's chat template ends in a line break.
     pub trigger: u8,
-    /// The tokens to say, each as its bytes, which need not be whole characters.
+    /// Tokens of the continuation, each as its bytes, which need not be whole characters.
     pub tokens: &'a [&'a [u8]],
-    /// What comes after the last of them.
+    /// Continuation after the last of them.
     pub then: Then,
 }
 
-/// What comes after the last token of a script.
+/// Continuation after the last token of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The end of the text.
@@ -63,7 +63,7 @@ pub enum Then {
     Again,
 }
 
-/// Why there is no such model. Always the fault of the scripts.
+/// Reasons for which there is no such model. Always the fault of the scripts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScriptError {
@@ -145,7 +145,7 @@ const FFN: u32 = 32;
 struct Vocabulary {
     /// Spellings and types; as many as the model is wide.
     tokens: Vec<(String, i32)>,
-    /// For each token those that it follows.
+    /// Per token, the tokens that it follows.
     follows: Vec<Vec<u32>>,
     /// Tokens of the vocabulary and width of the model: the power of two that holds all tokens.
     width: u32,

@@ -1,4 +1,4 @@
-//! What a random model is to look like.
+//! Specification of a random model.
 
 use crate::gguf::{GgufWriter, Value, WriteError};
 
@@ -38,33 +38,33 @@ pub enum Architecture {
     MuseGlimmer(GlimmerOptions),
     /// `qwen2`, with the embeddings as output head if `tied_output`.
     Qwen2 {
-        /// Whether `output.weight` is absent.
+        /// True if `output.weight` is absent.
         tied_output: bool,
     },
     /// `qwen3`, with the embeddings as output head if `tied_output`.
     Qwen3 {
-        /// Whether `output.weight` is absent.
+        /// True if `output.weight` is absent.
         tied_output: bool,
     },
 }
 
-/// What a `llama` file may or may not have.
+/// Optional tensors of a `llama` file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LlamaOptions {
-    /// Whether the embeddings serve as output head, so that `output.weight` is absent.
+    /// True if the embeddings serve as output head, so that `output.weight` is absent.
     pub tied_output: bool,
-    /// Whether there is a `rope_freqs.weight`.
+    /// True to add a `rope_freqs.weight`.
     pub rope_factors: bool,
-    /// Whether queries, keys and values have biases.
+    /// True to add biases to queries, keys and values.
     pub qkv_biases: bool,
 }
 
-/// What a `muse-glimmer` file has besides the common geometry.
+/// Parameters of a `muse-glimmer` file besides the common geometry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlimmerOptions {
     /// Keys a query of a local layer sees, itself included.
     pub window: u32,
-    /// Which layers are local; the others are global and have no positional encoding. One per layer.
+    /// One flag per layer: true for a local one. The others are global and have no positional encoding.
     pub local_layers: Vec<bool>,
 }
 
@@ -84,7 +84,7 @@ impl ModelSpec {
         }
     }
 
-    /// Whether queries, keys and values have biases.
+    /// True if queries, keys and values have biases.
     pub(super) fn qkv_biases(&self) -> bool {
         match self.architecture {
             Architecture::Llama(options) => options.qkv_biases,
@@ -93,7 +93,7 @@ impl ModelSpec {
         }
     }
 
-    /// Whether the embeddings serve as output head.
+    /// True if the embeddings serve as output head.
     pub(super) fn tied_output(&self) -> bool {
         match self.architecture {
             Architecture::Llama(LlamaOptions { tied_output, .. }) => tied_output,

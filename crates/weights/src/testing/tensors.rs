@@ -7,7 +7,7 @@ use crate::gguf::{GgufWriter, PlannedTensor, WriteError};
 use muser_kernels::formats::{WeightClass, WeightType};
 use std::io::{self, Write};
 
-/// How matrices are stored. Vectors (norms, biases, rotary factors) are always F32, as in every known file.
+/// Storage types of the matrices. Vectors (norms, biases, rotary factors) are always F32, as in every known file.
 #[derive(Clone, Copy)]
 pub struct Storage<'a> {
     /// The type of the matrix of that name, such as `blk.0.attn_q.weight`.
@@ -19,7 +19,7 @@ pub struct Storage<'a> {
 /// Encodes one row of a tensor as blocks of the type.
 pub type Quantise = fn(WeightType, &[f32]) -> Vec<u8>;
 
-/// Why a model cannot be generated. Always the fault of its specification.
+/// Reasons for which a model cannot be generated. Always the fault of its specification.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
@@ -31,7 +31,7 @@ pub enum GenerateError {
         /// Tokens needed.
         min: u32,
     },
-    /// There is not one flag per layer that says whether it is local.
+    /// The number of local-layer flags is not the number of layers.
     #[error("{flags} layers are said to be local or global, the model has {layers}")]
     WrongPattern {
         /// Flags given.
@@ -101,7 +101,7 @@ pub fn glimmer_30b() -> ModelSpec {
     }
 }
 
-/// What a tensor's values are drawn from.
+/// Distribution of a tensor's values.
 enum Values {
     /// Noise whose size keeps the output of a product with a row near the size of its input.
     Matrix,
@@ -151,7 +151,7 @@ struct Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    /// What the layers of all architectures have.
+    /// Adds the tensors of one layer that all architectures have.
     fn layer(&mut self, spec: &ModelSpec, layer: u32) -> Result<(), WriteError> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (hidden, ffn) = (spec.hidden, spec.ffn);
@@ -175,7 +175,7 @@ impl Tensors<'_> {
         self.matrix(&name("ffn_down.weight"), ffn, hidden)
     }
 
-    /// What only the layers of `muse-glimmer` have.
+    /// Adds the tensors of one layer that only `muse-glimmer` has.
     fn glimmer_layer(&mut self, spec: &ModelSpec, layer: u32) -> Result<(), WriteError> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         self.matrix(&name("attn_gate"), spec.hidden, spec.query_heads.saturating_mul(spec.head_dim))?;
