@@ -33,7 +33,7 @@ fn main() {
     }
 }
 
-/// What one call does, and how much memory all calls together touch.
+/// Work of one call (rows at a depth), and the bytes of KV pages that all calls together touch.
 struct Load {
     rows: u32,
     depth: u32,

@@ -1,4 +1,4 @@
-//! What an empty region costs, against spawning scoped threads for it.
+//! Time of an empty region of the pool, beside spawning scoped threads for it.
 //!
 //! `cargo run --release -p muser-kernels --example bench_pool`
 

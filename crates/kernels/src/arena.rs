@@ -25,7 +25,7 @@ pub enum ArenaError {
     },
 }
 
-/// Where one matrix lies in its [`Arena`].
+/// Location of one matrix in its [`Arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaRange {
     start: usize,

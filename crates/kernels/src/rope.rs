@@ -7,7 +7,7 @@ use std::thread;
 /// Fewer new rows than this are not worth a thread.
 const ROWS_PER_THREAD_MIN: usize = 64;
 
-/// Which dimensions of a head rotate together.
+/// Pairing of a head's dimensions for rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeStyle {
     /// Neighbours: (0, 1), (2, 3), ...
@@ -25,7 +25,7 @@ pub struct RopeAngles<'a> {
     pub sin: &'a [f32],
 }
 
-/// Why a table of angles was refused.
+/// Reasons to refuse a table of angles.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RopeError {

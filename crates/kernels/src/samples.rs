@@ -1,10 +1,10 @@
-//! Random tensors of every weight type as stored in a file, and random activations, both with the corners that break
-//! careless arithmetic: operands for whoever compares an implementation with the scalar references.
+//! Random tensors of every weight type as stored in a file, and random activations, both with the corner cases that
+//! break careless arithmetic: operands for comparing an implementation with the scalar references.
 
 use crate::formats::WeightType;
 use half::{bf16, f16};
 
-/// What is special about a tensor.
+/// Corner case that a tensor's scales and codes are drawn for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Scales and codes as of a trained model.
@@ -130,7 +130,7 @@ fn put_half(block: &mut [u8], at: usize, value: f16) {
     block[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Where in a block of `ty` a value that is no number can stand, and bytes that are one.
+/// Non-finite values of a block of `ty`: the byte offset of each, and its bytes.
 pub fn non_finite_values(ty: WeightType) -> Vec<(usize, Vec<u8>)> {
     let halves = [f16::INFINITY, f16::NEG_INFINITY, f16::NAN].map(|value| value.to_le_bytes().to_vec());
     let at_each = |places: &[usize]| {

@@ -97,7 +97,7 @@ fn reserved_scale_bytes_of_mxfp4_and_nvfp4_decode_to_nan() {
     }
 }
 
-/// Whether block `index` has a scale or min that is not finite, by its decoder or, for plain floats, its value.
+/// True if block `index` has a scale or min that is not finite, by its decoder or, for plain floats, its value.
 fn is_bad(ty: WeightType, blocks: &[u8], index: usize) -> bool {
     match ty.class() {
         WeightClass::FloatScales => (0..ty.block_len() / 32).any(|group| {

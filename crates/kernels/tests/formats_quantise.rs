@@ -196,7 +196,7 @@ fn uneven(rng: &mut fastrand::Rng) -> Vec<f32> {
     x
 }
 
-/// How far the weights of `group` reach: from the least, or zero if that is less (mins only lower), to the greatest; for
+/// Range of the weights of `group`: from the least, or zero if that is less (mins only lower), to the greatest; for
 /// `Q6_K`, which has no min, across the greatest magnitude both ways.
 fn span(ty: WeightType, group: &[f32]) -> f32 {
     let least = group.iter().fold(0.0, |least: f32, v| least.min(*v));

@@ -10,7 +10,7 @@ const SMALLEST_MAXIMUM: f32 = f32::from_bits((127 - 100) << 23);
 /// The largest code.
 const LARGEST_CODE: f32 = 127.0;
 
-/// What a matrix wants its activations as: bits per code and codes per scale.
+/// Format in which a matrix reads its activations: bits per code and codes per scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationFormat {
     /// 8-bit codes, one scale per 256: for weights with integer sub-scales.
@@ -21,7 +21,7 @@ pub enum ActivationFormat {
     Float,
 }
 
-/// The formats that the consumers of one vector want.
+/// Set of the activation formats that the consumers of one vector read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FormatSet(u8);
 
@@ -37,7 +37,7 @@ impl FormatSet {
         Self(self.0 | 1 << format as u8)
     }
 
-    /// Whether `format` is in the set.
+    /// True if `format` is in the set.
     pub const fn contains(self, format: ActivationFormat) -> bool {
         self.0 >> format as u8 & 1 == 1
     }

@@ -10,7 +10,7 @@ use super::store::StoreVector;
 use super::{AttentionError, AttentionJob, KvLayout, PAGE_ROWS, SEGMENT_PAGES};
 use std::ops::Range;
 
-/// What an instruction set provides.
+/// Attention stages of one instruction set.
 pub(super) struct Stages {
     /// Rounding of stored vectors.
     pub vector: StoreVector,
@@ -46,7 +46,7 @@ pub(super) struct Q8Tile<'a> {
     pub head_dim: usize,
     pub key_scales: Line64,
     pub value_scales: Line64,
-    /// What the job reads next, to be fetched meanwhile.
+    /// Bytes that the job reads next, to be prefetched.
     pub next: &'a [u8],
 }
 
@@ -59,7 +59,7 @@ pub(super) struct F16Tile<'a> {
     pub head_dim: usize,
     /// The job's queries; [`Active::element`] is an index into them.
     pub queries: &'a [f32],
-    /// What the job reads next, to be fetched meanwhile.
+    /// Bytes that the job reads next, to be prefetched.
     pub next: &'a [u8],
 }
 

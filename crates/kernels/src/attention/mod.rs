@@ -31,9 +31,9 @@ pub const SEGMENT_PAGES: usize = 16;
 pub struct AttentionJob<'a> {
     /// Heads of the layer.
     pub shape: AttentionShape,
-    /// How the pages store keys and values.
+    /// Storage of keys and values in the pages.
     pub layout: KvLayout,
-    /// Which key-value head.
+    /// Index of the key-value head.
     pub kv_head: usize,
     /// A query sees this many positions, its own included; `None` for all.
     pub window: Option<u32>,
@@ -76,7 +76,7 @@ impl AttentionKernels {
         Self { name: "reference", store_row: reference::store_row, attend: reference::attend }
     }
 
-    /// What this CPU can run: the reference first, the fastest last.
+    /// Implementations that this CPU can run: the reference first, the fastest last.
     pub fn available() -> Vec<Self> {
         std::iter::once(Self::reference()).chain(twins()).collect()
     }

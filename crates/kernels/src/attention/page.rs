@@ -1,4 +1,4 @@
-//! Where the bytes of a page are, and which of its rows a query sees.
+//! Byte layout of a page, and the range of its rows that a query sees.
 //!
 //! | part, for each key-value head in order | q8                     | f16                    |
 //! |----------------------------------------|------------------------|------------------------|
@@ -12,7 +12,7 @@
 use super::{AttentionShape, PAGE_ROWS};
 use std::ops::Range;
 
-/// How a page stores keys and values.
+/// Storage of keys and values in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvLayout {
     /// 8-bit codes and one f32 scale per head vector.

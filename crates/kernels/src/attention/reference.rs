@@ -146,7 +146,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// What one tile contributes: `2^h` times `l` to the denominator and `2^h` times `unit` times `o` to the numerator.
+/// Contribution of one tile: `2^h` times `l` to the denominator and `2^h` times `unit` times `o` to the numerator.
 struct Tile {
     h: f32,
     l: f32,

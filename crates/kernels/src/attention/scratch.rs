@@ -47,7 +47,7 @@ impl AttentionScratch {
         }
     }
 
-    /// How many query rows of `shape` fit, at least one.
+    /// Query rows of `shape` that fit in one pass, at least one.
     pub(super) fn rows_per_pass(&self, shape: &AttentionShape) -> Result<usize, AttentionError> {
         let fits = |what, need, have| {
             if need <= have { Ok(()) } else { Err(AttentionError::Length { what, need, have }) }
@@ -113,7 +113,7 @@ pub(super) struct QueryState {
     pub scale: f32,
     /// Integer that a twin adds to each dot product.
     pub correction: i32,
-    /// Whether the current segment has a visible tile.
+    /// True if the current segment has a visible tile.
     pub in_segment: bool,
     /// Sum of the current segment.
     pub segment: Sum,

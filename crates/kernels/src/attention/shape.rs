@@ -62,7 +62,7 @@ impl AttentionShape {
     }
 }
 
-/// Why attention was refused. Nothing that fails changes a page's other rows or another job.
+/// Reasons to refuse attention. No failure changes a page's other rows or another job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttentionError {
@@ -83,7 +83,7 @@ pub enum AttentionError {
     /// A slice has the wrong length.
     #[error("{what}: need {need} elements, have {have}")]
     Length {
-        /// Which slice.
+        /// Name of the slice.
         what: &'static str,
         /// Elements needed.
         need: usize,
@@ -93,11 +93,11 @@ pub enum AttentionError {
     /// An index is past the end.
     #[error("{what} {index} of {count}")]
     OutOfRange {
-        /// Which index.
+        /// Name of the index.
         what: &'static str,
         /// The index given.
         index: usize,
-        /// How many there are.
+        /// Number of elements; the index must be below it.
         count: usize,
     },
     /// A window that shows nothing.

@@ -13,7 +13,7 @@ pub(super) const QUERY_CODE_MAX: f32 = 1023.0;
 /// Vectors whose largest magnitude is below this are stored as zero: 2^-100.
 pub(super) const MAGNITUDE_MIN: f32 = f32::from_bits(27 << 23);
 
-/// How one head vector is rounded. Each function returns `false` if an element is not finite.
+/// Rounding of one head vector. Each function returns `false` if an element is not finite.
 pub(super) struct StoreVector {
     /// `codes(x, codes, scale)`: `[head_dim]` floats to as many signed bytes and one little-endian f32.
     pub codes: fn(&[f32], &mut [u8], &mut [u8]) -> bool,

@@ -9,12 +9,12 @@ pub(super) const JOB_ROWS: usize = 16;
 /// Pages written in one parallel region.
 const PAGES_AT_ONCE: usize = 16;
 
-/// What all attention work of one layer shares.
+/// Parameters shared by all attention work of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionLayer {
     /// Heads.
     pub shape: AttentionShape,
-    /// How pages store keys and values.
+    /// Storage of keys and values in the pages.
     pub layout: KvLayout,
     /// A query sees this many positions, its own included; `None` for all.
     pub window: Option<u32>,
@@ -47,7 +47,7 @@ pub struct WritablePage<'a> {
     pub first_row: usize,
     /// The first position to write.
     pub position: usize,
-    /// How many rows to write; they all lie in this page.
+    /// Rows to write; they all lie in this page.
     pub rows: usize,
     /// The page's bytes.
     pub bytes: &'a mut [u8],

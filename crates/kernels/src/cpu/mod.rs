@@ -47,7 +47,7 @@ impl Kernels {
         }
     }
 
-    /// What this CPU can run: the portable one first, the fastest last.
+    /// Implementations that this CPU can run: the portable one first, the fastest last.
     pub fn available() -> Vec<Self> {
         let mut all = vec![Self::scalar()];
         for dot in DotKernels::available().into_iter().skip(1) {

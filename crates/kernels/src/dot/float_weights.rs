@@ -6,7 +6,7 @@ use half::{bf16, f16};
 pub(super) trait FloatWeights {
     /// Bytes per weight.
     const BYTES: usize;
-    /// Whether 16-bit weights are bf16; if not they are f16.
+    /// True if 16-bit weights are bf16, false if they are f16.
     const BRAIN: bool;
 
     /// The weight in `bytes`, widened exactly. `bytes` is [`Self::BYTES`] long.

@@ -14,9 +14,9 @@ pub struct Quantisation {
 }
 
 impl Quantisation {
-    /// What weights with integer sub-scales use by default.
+    /// Default for weights with integer sub-scales.
     pub const INT8X256: Self = Self { bits: 8, group: 256 };
-    /// What weights with float scales use by default.
+    /// Default for weights with float scales.
     pub const INT8X32: Self = Self { bits: 8, group: 32 };
 
     /// The largest code, `2^(bits - 1) - 1`.
@@ -71,7 +71,7 @@ pub fn quantise(x: &[f32], quantisation: Quantisation) -> Option<QuantisedVector
     Some(QuantisedVector { group, codes, scales })
 }
 
-/// How rule 1 forms the weights of a tensor of `Q4_K` or `Q5_K`.
+/// Form of a `Q4_K` or `Q5_K` tensor's weights under rule 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntegerForm {
     /// `w' = 2^e sc q - M`.

@@ -1,4 +1,4 @@
-//! What every panel function does around its kernel: checks, chooses by class, and finishes lanes.
+//! Frame of every panel function around its kernel: argument checks, dispatch by weight class, and the matrix's scale.
 
 use std::ops::Range;
 

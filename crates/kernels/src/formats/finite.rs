@@ -4,10 +4,10 @@ use super::WeightType;
 
 /// Index of the first block of `bytes`, stored as `ty`, whose scale or min is NaN, infinite or reserved.
 ///
-/// Looked at: every element of `F32`, `F16` and `BF16` (a block is one element); `d`, `dmin` or `m` of the others; the
+/// Checked: every element of `F32`, `F16` and `BF16` (a block is one element); `d`, `dmin` or `m` of the others; the
 /// scale byte of `MXFP4` (255 is NaN); the four of `NVFP4` (0x7f is NaN, a set high bit is reserved). Finite scales
 /// still allow an infinite weight in one place: `MXFP4` scale bytes 253 and 254 with large codes pass f32's range.
-/// Bytes after the last whole block are not looked at.
+/// Bytes after the last whole block are not checked.
 pub fn first_non_finite(ty: WeightType, bytes: &[u8]) -> Option<usize> {
     match ty {
         WeightType::F32 => first(bytes, |e: &[u8; 4]| u32::from_le_bytes(*e) & 0x7f80_0000 == 0x7f80_0000),

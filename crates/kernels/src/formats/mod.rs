@@ -1,4 +1,4 @@
-//! Weight types as GGUF stores them, and what one block of each says.
+//! Weight types as GGUF stores them, and the decoding of their blocks.
 
 mod block32;
 mod block_k;
@@ -12,7 +12,7 @@ pub use dequantise::dequantise_row;
 pub use finite::first_non_finite;
 pub use quantise::{QuantiseError, quantise_row};
 
-/// How a tensor's elements are stored. The names are the field's; the numbers are GGUF's.
+/// Storage type of a tensor's elements. The names are the field's; the numbers are GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(non_camel_case_types, missing_docs, reason = "these are the format's own names")]
 #[repr(u32)]
@@ -34,7 +34,7 @@ pub enum WeightType {
     NVFP4 = 40,
 }
 
-/// Which rule of `docs/numerics.md` multiplies a weight type.
+/// Class of weight types: the rule of `docs/numerics.md` that multiplies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightClass {
     /// Integer sub-scales inside blocks of 256 (rule 3).

@@ -1,4 +1,4 @@
-//! How the panels of each weight type are laid out: the constants that packing and every kernel are written over.
+//! Panel layout of each weight type: the constants that packing and every kernel are written over.
 //!
 //! A *panel* is 16 output rows side by side. It is a sequence of *units*, one per 256 columns for types with integer
 //! sub-scales and one per 32 columns for types with float scales:
@@ -31,7 +31,7 @@ pub(crate) const LINE: usize = 4 * PANEL_ROWS;
 /// Bytes of one f16 per row.
 pub(crate) const HALVES: usize = 2 * PANEL_ROWS;
 
-/// How the codes of a block are spread over lines.
+/// Distribution of a block's codes over lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// Two codes per byte.
@@ -48,9 +48,9 @@ pub(crate) enum Storage {
 pub(crate) trait Format: 'static {
     /// The type as stored in the file.
     const TYPE: WeightType;
-    /// How codes are stored.
+    /// Storage of the codes.
     const STORAGE: Storage;
-    /// Subtracted from what is stored (after the table) to get the code: what is stored is never negative.
+    /// Subtracted from a stored value (after the table) to get the code: stored values are never negative.
     const OFFSET: i16 = 0;
     /// The largest stored value (after the table): bounds how many products an i16 can add up.
     const LARGEST: i32;
@@ -58,11 +58,11 @@ pub(crate) trait Format: 'static {
     const TABLE: Option<[u8; 16]> = None;
     /// Weights per sub-scale or float scale: 16 or 32.
     const SUB: usize = 32;
-    /// Whether there are mins.
+    /// True for types with mins.
     const MINS: bool = false;
-    /// Whether the scales are 256 columns' d with integer sub-scales.
+    /// True for a d per 256 columns with integer sub-scales, false for float scales.
     const INTEGER_SCALES: bool;
-    /// Whether 16-bit scales are bf16; if not they are f16.
+    /// True if 16-bit scales are bf16, false if they are f16.
     const BRAIN_FLOATS: bool = false;
 
     /// Blocks of 32 columns per unit.
@@ -92,7 +92,7 @@ pub(crate) trait Format: 'static {
     const UNIT_BYTES: usize = Self::CODES_AT + Self::BLOCKS * Self::BLOCK_BYTES;
     /// Columns of a unit.
     const UNIT_COLS: usize = 32 * Self::BLOCKS;
-    /// How many quads times 8-bit activations can be added up in an i16, each being two products; zero if none.
+    /// Quads times 8-bit activations that an i16 can add up, each being two products; zero if none.
     const CHAIN: usize = match Self::LARGEST {
         ..=15 => 8,
         16..=31 => 4,

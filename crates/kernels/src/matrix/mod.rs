@@ -1,4 +1,4 @@
-//! Weight matrices as the kernels want them: 16 output rows side by side, so that one SIMD lane is one output row.
+//! Weight matrices in the kernels' layout: 16 output rows side by side, so that one SIMD lane is one output row.
 //!
 //! A [`Scan`] looks at the tensor as it lies in the file, a [`MatrixPlan`] knows how many bytes the packed form takes
 //! and fills it panel by panel, and a [`Matrix`] is the finished form inside an [`Arena`]. Packing changes no value:
@@ -18,7 +18,7 @@ use crate::arena::{Arena, ArenaRange};
 use crate::formats::{WeightClass, WeightType};
 use format::{Format, with_format};
 
-/// Why a tensor cannot be a matrix. Each is a fault of the file.
+/// Reasons for which a tensor cannot be a matrix. Each is a fault of the file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MatrixError {
@@ -212,7 +212,7 @@ impl Matrix {
         self.plan.bytes()
     }
 
-    /// The format in which this matrix wants its activations.
+    /// Activation format that this matrix reads.
     pub fn activation(&self) -> ActivationFormat {
         match self.plan.ty.class() {
             WeightClass::IntegerScales => ActivationFormat::Int8x256,

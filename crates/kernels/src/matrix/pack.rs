@@ -27,7 +27,7 @@ pub(super) fn fill_panel<F: Format>(rows: &[u8], row_bytes: usize, form: Form, p
     }
 }
 
-/// What is stored for each code: indexed by the code's byte.
+/// Stored value of each code, indexed by the code's byte.
 fn stored_values<F: Format>() -> [u8; 256] {
     let mut stored = [0; 256];
     for (byte, stored) in (0..=255u8).zip(&mut stored) {

@@ -6,7 +6,7 @@ use crate::formats::{KBlock, WeightType, first_non_finite};
 /// The largest `sum |w'|` of a group whose product with 8-bit activations stays below 2^24.
 const LIMIT: i32 = ((1 << 24) - 1) / 127;
 
-/// How the integer weights of a tensor are formed. A tensor takes the last form that any of its blocks needs.
+/// Form of a tensor's integer weights. A tensor takes the last form that any of its blocks needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// Mins in half steps: `w' = 2 sc q - M`; `e = 1`. Also the form of types without integer mins, where `e` is unused.
@@ -24,7 +24,7 @@ impl Form {
     }
 }
 
-/// What the rows of a tensor looked at so far need. Scans of different rows may run in parallel and are then merged.
+/// Form needed by the rows of a tensor scanned so far. Scans of different rows may run in parallel and are then merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan {
     pub(super) form: Form,
@@ -54,12 +54,12 @@ impl Scan {
         Ok(Self { form })
     }
 
-    /// The form that the rows looked at need.
+    /// Form needed by the rows scanned so far.
     pub fn form(self) -> Form {
         self.form
     }
 
-    /// What rows of both scans together need.
+    /// Form needed by the rows of both scans together.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self { form: self.form.max(other.form) }
@@ -92,7 +92,7 @@ fn form_of(block: &KBlock) -> Form {
     }
 }
 
-/// Whether `e = 1` keeps every `|w'|` within 2047 and their sum within the limit.
+/// True if `e = 1` keeps every `|w'|` within 2047 and their sum within the limit.
 fn half_steps_fit(block: &KBlock, ratio: f32) -> bool {
     let mut sum = 0;
     for (j, codes) in block.codes.as_chunks::<32>().0.iter().enumerate() {
@@ -118,7 +118,7 @@ fn half_steps_fit(block: &KBlock, ratio: f32) -> bool {
     sum <= LIMIT
 }
 
-/// Whether `e = 0` keeps every `|w'|` and every `|M|` within 32767.
+/// True if `e = 0` keeps every `|w'|` and every `|M|` within 32767.
 fn whole_steps_fit(block: &KBlock, ratio: f32) -> bool {
     block.codes.as_chunks::<32>().0.iter().enumerate().all(|(j, codes)| {
         let min = integer_min(ratio, block.mins[2 * j], 0);

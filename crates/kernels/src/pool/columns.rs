@@ -112,7 +112,7 @@ impl ColumnBlock<'_> {
         self.columns.clone()
     }
 
-    /// How many rows the matrix has.
+    /// Rows of the matrix.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -130,7 +130,7 @@ impl ColumnBlock<'_> {
     }
 }
 
-/// How many blocks of `block` columns all `outputs` have. A matrix without rows has none.
+/// Blocks of `block` columns in all `outputs`. A matrix without rows has none.
 fn count_blocks(outputs: &[Matrix<'_>], block: usize) -> usize {
     assert!(block > 0, "blocks of zero columns");
     outputs.iter().map(|output| blocks_in(output, block)).sum()

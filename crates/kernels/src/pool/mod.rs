@@ -4,8 +4,8 @@
 //! returns when all jobs are done. Between regions the workers spin for a bounded time, yield, and then park, so that a
 //! decode loop of many short regions pays no system call and an idle engine uses no processor time.
 //!
-//! Which thread runs a job is not defined. Results must not depend on it: a job writes only its own outputs, and sums
-//! never cross jobs.
+//! Jobs are distributed over threads in no defined way. Results must not depend on it: a job writes only its own
+//! outputs, and sums never cross jobs.
 //!
 //! Map: `state` is the one word on which threads agree, `protocol` the rules on it, `disjoint` and `columns` hand parts of
 //! mutable data to jobs, `sync` picks the standard library's atomics or loom's.
@@ -23,14 +23,14 @@ pub use columns::{ColumnBlock, Matrix};
 use protocol::Shared;
 use sync::{Arc, JoinHandle};
 
-/// Why a pool could not be made.
+/// Reasons for which a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// More threads than any machine we know of has; most likely a mistake in the settings.
     #[error("{threads} threads asked for, at most {max} are supported")]
     TooManyThreads {
-        /// What was asked for.
+        /// Threads asked for.
         threads: usize,
         /// [`Pool::THREADS_MAX`].
         max: usize,
@@ -40,7 +40,7 @@ pub enum PoolError {
     Spawn {
         /// Index of the thread that was refused; thread 0 is the caller.
         worker: usize,
-        /// What was asked for.
+        /// Threads asked for.
         threads: usize,
         /// The system's reason.
         source: std::io::Error,
@@ -84,7 +84,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many threads run jobs, the caller's included.
+    /// Threads that run jobs, the caller's included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }

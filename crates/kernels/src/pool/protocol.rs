@@ -1,10 +1,10 @@
-//! How threads agree on a region: publish, claim, finish, sleep and wake.
+//! Protocol by which threads run a region: publish, claim, finish, sleep and wake.
 //!
 //! 1. The caller writes the region's description, resets the claim counter, and opens the region with one addition to the
 //!    state word. If that addition shows sleepers, it wakes as many as there are jobs for.
-//! 2. A worker that sees an open region of a new generation enters it by counting itself `active`. Everybody claims jobs
+//! 2. A worker that sees an open region of a new generation enters it by counting itself `active`. Every thread claims jobs
 //!    with `fetch_add` until the numbers run out.
-//! 3. The caller, once it finds no job left, closes the region, so nobody can enter, and waits until `active` is zero.
+//! 3. The caller, once it finds no job left, closes the region, so no worker can enter, and waits until `active` is zero.
 //!    All jobs were claimed by then and every claimant has left, so all jobs are done.
 //!
 //! The caller never waits for a worker that has not entered: a worker that the system did not schedule in time costs its
@@ -21,7 +21,7 @@ use super::sync::{self, AtomicBool, AtomicU64, AtomicUsize, JoinHandle, Thread, 
 /// The type of a region's function: called with the worker's index and the job's.
 pub(super) type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// What the threads of one pool share.
+/// State shared by the threads of one pool.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// A [`State`].
@@ -46,8 +46,8 @@ unsafe impl Sync for Shared {}
 // SAFETY: `region` points to a `Sync` function, which may be called from any thread.
 unsafe impl Send for Shared {}
 
-/// How long a waiting thread looks for a change before it parks: `rounds` times, `looks` looks with only a processor
-/// hint in between, and then it gives way to other threads once.
+/// Spin budget of a waiting thread before it parks: `rounds` rounds, each of `looks` checks with only a spin hint in
+/// between and then one yield to other threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) rounds: u32,
@@ -326,7 +326,7 @@ impl Wait {
     }
 }
 
-/// What a worker needs to know of a region.
+/// Region as its workers see it: the number of jobs and the function.
 #[derive(Clone, Copy)]
 struct Region {
     jobs: usize,

@@ -1,4 +1,4 @@
-//! The one word on which all threads of a pool agree.
+//! State word shared by all threads of a pool.
 //!
 //! | bits   | field      | meaning                                                                   |
 //! |--------|------------|---------------------------------------------------------------------------|
@@ -35,27 +35,27 @@ impl State {
         self.0 & 0xffff
     }
 
-    /// Whether any worker may be parked.
+    /// True if any worker may be parked.
     pub(super) const fn has_sleepers(self) -> bool {
         self.0 & 0xffff_0000 != 0
     }
 
-    /// Whether workers may enter.
+    /// True if workers may enter.
     pub(super) const fn is_open(self) -> bool {
         self.0 & OPEN != 0
     }
 
-    /// Whether the caller parked.
+    /// True if the caller parked.
     pub(super) const fn is_waiting(self) -> bool {
         self.0 & WAITING != 0
     }
 
-    /// Whether the pool is being dropped.
+    /// True if the pool is being dropped.
     pub(super) const fn is_stopping(self) -> bool {
         self.0 & STOP != 0
     }
 
-    /// Which region is, or was last, open.
+    /// Number of the region that is, or was last, open; wraps.
     pub(super) const fn generation(self) -> u64 {
         self.0 >> 40
     }

@@ -7,7 +7,7 @@ pub(in crate::pool) use std::thread::{Builder, JoinHandle, Thread, current, park
 
 use super::super::protocol::Patience;
 
-/// How long a thread waits awake before it parks.
+/// Spin budget of a waiting thread before it parks.
 ///
 /// With a core for every thread a wait usually ends within microseconds, and a wake-up through the system costs several
 /// of them: so about a tenth of a millisecond, giving way every microsecond or so in case the awaited thread was put on
@@ -31,7 +31,7 @@ impl<T> UnsafeCell<T> {
         read(self.0.get())
     }
 
-    /// Gives `write` a pointer that nobody else may use meanwhile.
+    /// Gives `write` a pointer that is exclusive meanwhile.
     pub(in crate::pool) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }

@@ -51,7 +51,7 @@ impl RowKernels {
         reference::kernels()
     }
 
-    /// What this CPU can run: the reference first, the fastest last.
+    /// Implementations that this CPU can run: the reference first, the fastest last.
     pub fn available() -> Vec<Self> {
         std::iter::once(Self::reference()).chain(twins()).collect()
     }

@@ -1,4 +1,4 @@
-//! What is refused, with which error, and which pages are asked for.
+//! Refused jobs with their errors, and the pages that a job asks for.
 
 use crate::sequence::{Sequence, normal_row};
 use fastrand::Rng;

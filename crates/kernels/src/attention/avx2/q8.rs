@@ -46,7 +46,7 @@ pub(super) fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery>
 /// One vector's step from floats to codes.
 pub(in crate::attention) struct Step {
     inverse: f32,
-    /// What one step of a code is worth.
+    /// Value of one code step.
     pub scale: f32,
 }
 
@@ -118,7 +118,7 @@ struct Packed<'a> {
     tile: &'a Q8Tile<'a>,
 }
 
-/// What outlives a page, for all queries of the job.
+/// Query state that is kept from page to page, for all queries of the job.
 struct Queries<'a> {
     states: &'a mut [QueryState],
     codes: &'a [i32],

@@ -12,7 +12,7 @@ pub(super) struct TileWeights {
     pub p: [__m256; 8],
 }
 
-/// Which of the 64 keys a query sees: all bits set, or none.
+/// Visibility of the 64 keys to a query: a lane per key, all bits set or none.
 pub(super) type Mask = [__m256i; 8];
 
 #[target_feature(enable = "avx2")]
@@ -93,7 +93,7 @@ fn max_of_lanes(x: __m256) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
 }
 
-/// Whether every lane is below the bits of infinity; lanes are not negative.
+/// True if every lane is below the bits of infinity; lanes are not negative.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn all_below_infinity(bits: __m256i) -> bool {

@@ -72,7 +72,7 @@ struct Packed<'a> {
     tile: &'a Q8Tile<'a>,
 }
 
-/// What outlives a page, for all queries of the job.
+/// Query state that is kept from page to page, for all queries of the job.
 struct Queries<'a> {
     states: &'a mut [QueryState],
     codes: &'a [i32],

@@ -12,7 +12,7 @@ pub(super) struct TileWeights {
     pub p: [__m512; 4],
 }
 
-/// Which of the 64 keys a query sees, one bit each.
+/// Visibility of the 64 keys to a query, one bit each.
 pub(super) type Mask = [__mmask16; 4];
 
 /// The rows `first..end`, of which there is at least one.

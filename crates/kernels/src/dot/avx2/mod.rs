@@ -1,6 +1,6 @@
 //! Panels with AVX2, FMA and F16C: 16 output rows are two registers of 8 lanes.
 //!
-//! What bounds them, per 8 rows, 32 columns and token (256 multiply-adds):
+//! Bound, per 8 rows, 32 columns and token (256 multiply-adds):
 //!
 //! | codes        | vector operations                                                        |
 //! |--------------|--------------------------------------------------------------------------|
@@ -73,8 +73,8 @@ fn packed_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize
 /// Bytes of the part of a panel that meets all tokens before the next: it stays in the first-level cache meanwhile.
 const PART: usize = 16 << 10;
 
-/// From how many tokens on it pays to expand codes to bytes first, as measured: later for codes that only need a mask
-/// and a shift, and never for bytes.
+/// Tokens from which it pays to expand codes to bytes first, as measured: later for codes that only need a mask and a
+/// shift, and never for bytes.
 const fn expand_from<F: Format>() -> usize {
     match (F::STORAGE, F::TABLE) {
         (Storage::Bytes, _) => usize::MAX,

@@ -83,7 +83,7 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize, half: usize) -> __m256i {
     }
 }
 
-/// Moves bit `bit` of every byte to bit 4; the other bits of the byte are no longer its own.
+/// Moves bit `bit` of every byte to bit 4; the other bits of the result are arbitrary.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn bit_to_bit_4(line: __m256i, bit: usize) -> __m256i {

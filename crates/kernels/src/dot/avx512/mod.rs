@@ -1,12 +1,12 @@
 //! Panels with AVX-512 F, BW, VL and VNNI: 16 output rows are one register.
 //!
-//! What bounds them: one dpbusd is 64 multiply-adds and takes its 4 activation codes as a broadcast from memory, so two
-//! per cycle need both load ports. Per 16 rows, 32 columns and token: 8 dpbusd, 1 more multiplication for an offset, then
-//! rule 3 multiplies by the sub-scale and adds (2), rule 4 converts and fuses twice (3). Lines are unpacked once for the
-//! 8 tokens of a tile (12 operations), which hide behind the loads; expanding codes to bytes beforehand only adds stores.
+//! Bound: one dpbusd is 64 multiply-adds and takes its 4 activation codes as a broadcast from memory, so two per cycle
+//! need both load ports. Per 16 rows, 32 columns and token: 8 dpbusd, 1 more multiplication for an offset, then rule 3
+//! multiplies by the sub-scale and adds (2), rule 4 converts and fuses twice (3). Lines are unpacked once for the 8
+//! tokens of a tile (12 operations), which hide behind the loads; expanding codes to bytes beforehand only adds stores.
 //! One Zen 5 core at 4.3 GHz: ceiling 550 GMAC/s, measured with broadcasts from the first-level cache; reached with 64
-//! tokens: Q4_K 350, Q4_0 350, Q8_0 340, Q6_K 320. Misaligned lines (every other unit of some types) cost the rest. With
-//! one token the bytes of the panel are the bound, as for AVX2: 85 to 120 GB/s from the second-level cache.
+//! tokens: Q4_K 350, Q4_0 350, Q8_0 340, Q6_K 320. Misaligned lines (every other unit of some types) cost the rest.
+//! With one token the bytes of the panel are the bound, as for AVX2: 85 to 120 GB/s from the second-level cache.
 
 mod float_scales;
 mod floats;

@@ -75,7 +75,7 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize) -> __m512i {
     }
 }
 
-/// Moves bit `bit` of every byte to bit 4; the other bits of the byte are no longer its own.
+/// Moves bit `bit` of every byte to bit 4; the other bits of the result are arbitrary.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn bit_to_bit_4(line: __m512i, bit: usize) -> __m512i {

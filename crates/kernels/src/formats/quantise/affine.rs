@@ -36,7 +36,7 @@ struct Choice {
     error: f32,
 }
 
-/// Where the search stands: f16-exact scales and the integers chosen under them.
+/// State of the search: f16-exact scales and the integers chosen under them.
 struct Candidate {
     d: f32,
     dmin: f32,
@@ -68,7 +68,7 @@ pub fn search<const STEPS: u8>(x: &[f32; 256]) -> Result<AffineBlock, DoesNotFit
     Ok(encode::<STEPS>(groups, &best))
 }
 
-/// How often `d` and `dmin` are fitted to the integers; further rounds lower the error by less than 0.1 %.
+/// Rounds of fitting `d` and `dmin` to the integers; further rounds lower the error by less than 0.1 %.
 const REFITS: usize = 2;
 
 /// Both scales as f16. A positive `d` stays positive, and `d` is kept above `dmin / 512`: the contract's rule 1 can then

@@ -13,7 +13,7 @@ mod sums;
 
 use super::WeightType;
 
-/// Why a row was not quantised. Nothing is promised about the output then.
+/// Reasons for which a row was not quantised. The output's content is then unspecified.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]

@@ -14,7 +14,7 @@ pub struct ScaledBlock {
     pub codes: [i8; 256],
 }
 
-/// Where the `Q6_K` search stands.
+/// State of the `Q6_K` search.
 struct Candidate {
     d: f32,
     scales: [i8; 16],
@@ -69,7 +69,7 @@ pub fn search_codebook(x: &[f32; 32]) -> Result<(f32, [u8; 32]), DoesNotFit> {
     Ok((d, x.map(|v| codebook_index(v * inverse))))
 }
 
-/// How often `d` is fitted to the integer scales; further rounds lower the error by less than 0.1 %.
+/// Rounds of fitting `d` to the integer scales; further rounds lower the error by less than 0.1 %.
 const REFITS: usize = 2;
 
 /// Codes tried for the weight of greatest magnitude: both ends of the range, a little inside and outside them.

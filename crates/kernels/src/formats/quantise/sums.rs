@@ -1,4 +1,4 @@
-//! What both searches share: sums in a fixed order and rounding, written so that a compiler can use vectors.
+//! Helpers of both searches: sums in a fixed order and rounding, written so that a compiler can use vectors.
 
 /// The least positive f16, 2^-24.
 pub const LEAST_F16: f32 = f32::from_bits((127 - 24) << 23);
