@@ -58,10 +58,12 @@ impl FromStr for Address {
     }
 }
 
-/// [`AddressError::Malformed`] with at most 200 characters of the text, cut at the first `?` or `@`, since the query
-/// may hold a secret.
+/// [`AddressError::Malformed`] with at most 200 characters of the text, without what may be a secret: the query, and all that
+/// stands before an `@`.
 fn malformed(text: &str) -> AddressError {
-    AddressError::Malformed(text.split(['?', '@']).next().unwrap_or_default().chars().take(200).collect())
+    let without_query = text.split('?').next().unwrap_or_default();
+    let shown = without_query.rsplit('@').next().unwrap_or_default();
+    AddressError::Malformed(shown.chars().take(200).collect())
 }
 
 impl Address {
@@ -198,6 +200,14 @@ mod tests {
         assert_eq!(from.join("file:///etc/passwd"), Err(malformed("file:///etc/passwd")));
         assert_eq!(from.join("ftp://host/x"), Err(AddressError::Scheme("ftp".into())));
         assert_eq!(from.join("https://user:secret@host/x"), Err(AddressError::UserName));
+    }
+
+    #[test]
+    fn an_error_shows_neither_query_nor_password() {
+        for text in ["https://user:hunter2@ho st/x", "user:hunter2@host", "https://ho st/x?token=hunter2@y"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(!error.contains("hunter2") && error.contains("st"), "{error}");
+        }
     }
 
     #[test]
