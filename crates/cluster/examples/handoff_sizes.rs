@@ -1,4 +1,5 @@
-//! Handoffs of any size over a real lane, with made-up pages: whether all of it arrives, how fast, and in how much memory.
+//! Handoffs of any size over a real lane, with made-up pages: checks that all of it arrives, and measures rate and
+//! memory.
 //!
 //! `handoff_sizes MIB...` prints a line of JSON per size. The sender is a process of its own, so that each end's memory is
 //! measured alone. Every page is compared with what was to be sent. There is no engine, and so nothing but the wire.

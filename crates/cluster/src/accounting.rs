@@ -1,30 +1,30 @@
-//! How fast a handoff was sent: payload over the time that the kernel was busy sending, and over the wall clock. The two
-//! answer different questions, so a rate is always shown with its clock.
+//! Send rates of a handoff: payload over the kernel's busy time, and payload over wall time. The two differ whenever
+//! the producer waits for rows, so a rate is always shown with its clock.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What the kernel has counted since the connection began.
+/// TCP counters of one connection since it was opened. `None` on kernels that do not report a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelTimes {
-    /// Time in which data was on its way, in us.
+    /// Time busy sending data (`tcpi_busy_time`), us.
     pub busy_us: Option<u64>,
-    /// Part of it in which the receiver's window was the limit, in us.
+    /// Part of it limited by the receiver's window, us.
     pub receiver_limited_us: Option<u64>,
-    /// Part of it in which the send buffer was the limit, in us.
+    /// Part of it limited by the send buffer, us.
     pub buffer_limited_us: Option<u64>,
-    /// The latest rate of delivery, in bytes a second.
+    /// Latest delivery rate, bytes per second.
     pub delivery_bytes_per_s: Option<u64>,
 }
 
-/// One sender's bytes and times.
+/// Payload bytes of one sender, with busy and wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendAccount {
-    /// Bytes of the pages, as they were sent.
+    /// Bytes of the pages as sent, after compression.
     pub payload_bytes: u64,
-    /// Time of the kernel, if it tells.
+    /// Kernel's busy time, if reported.
     pub busy: Option<Duration>,
-    /// Time by the wall clock, from the first byte to the receiver's confirmation.
+    /// Wall time from the first byte to the receiver's confirmation.
     pub wall: Duration,
 }
 
@@ -35,12 +35,12 @@ impl SendAccount {
         Self { payload_bytes, busy: busy.map(Duration::from_micros), wall }
     }
 
-    /// Bytes over the time in which the kernel was busy sending, in Gbit/s. `None` without a kernel that tells.
+    /// Bytes over the kernel's busy time, Gbit/s. `None` if the kernel reports none, or zero.
     pub fn busy_gbit_per_s(&self) -> Option<f64> {
         self.busy.and_then(|busy| gbit_per_s(self.payload_bytes, busy))
     }
 
-    /// Bytes over the wall clock, in Gbit/s. `None` for no time at all.
+    /// Bytes over wall time, Gbit/s. `None` if the time is zero.
     pub fn wall_gbit_per_s(&self) -> Option<f64> {
         gbit_per_s(self.payload_bytes, self.wall)
     }

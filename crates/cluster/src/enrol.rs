@@ -1,4 +1,5 @@
-//! Enrolment: how a new node is let into a cluster over the network, once, and tested before it is kept.
+//! Enrolment: admission of a new node to a cluster over the network, once, with tests of link and engine before
+//! anything is granted.
 //!
 //! The node with the CA issues a *ticket*, which a person carries to the new node. That connects, makes sure that the other
 //! end has the CA's key, and only then shows the ticket's secret. It makes its own private key, which never leaves it. Both
@@ -7,11 +8,14 @@
 //! node is granted its certificate, the MAC keys and the deny-list; what is granted is on record before it is sent. If
 //! anything fails after that, the certificate is revoked; and the new node keeps nothing.
 //!
-//! - `ticket` is the text that a person carries; `tls` how the two ends know each other before there is a certificate.
-//! - `frame` and `message` are what they say, `report` what they find out, `channel` moves it within time limits.
-//! - `issuer` and `applicant` are the two sides, `door` is where applicants knock; `party` is what they have in common, `probe` and `qualify` are the tests.
-//! - `trial` is the cluster of the tests, `under_way` what an enrolment keeps on disk, and how it is taken back.
-//! - `failure` names every way in which it ends badly.
+//! - `ticket` is the text that a person carries; `tls` authenticates the issuer before the applicant has a certificate.
+//! - `frame` and `message` are the protocol, `report` the results of the tests, `channel` sends and receives within
+//!   time limits.
+//! - `issuer` and `applicant` are the two sides, `door` is the issuer's listener; `party` is code that both share,
+//!   `probe` and `qualify` are the tests.
+//! - `trial` is the cluster of the tests, `under_way` the state of an enrolment on disk, and its revocation after a
+//!   crash.
+//! - `failure` has the error type.
 
 mod applicant;
 mod channel;

@@ -1,10 +1,11 @@
 //! Files of the cluster folder: one way to read them and one to write them.
 //!
-//! Nothing else writes there, so whatever several processes do at a time, no change is lost and no reader sees half of one.
+//! All writes to the folder go through here, so with any number of processes no change is lost and no reader sees half
+//! of one.
 //!
 //! - `held` takes the folder's lock, and writes whole files: aside, synced, renamed.
 //! - `watched` follows a file in a process that runs.
-//! - `permissions` refuses files that somebody else may write, and secrets that somebody else may read.
+//! - `permissions` refuses files that other users may write, and secrets that other users may read.
 
 mod held;
 mod permissions;
@@ -21,29 +22,29 @@ pub(crate) use watched::{Content, Watched};
 /// Far above every file of a cluster folder but the ledger.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Why a file of the cluster folder cannot be used. Nothing was changed.
+/// Failure to read or write a file of the cluster folder. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It is not there.
+    /// No such file.
     #[error("{} does not exist", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// It would be overwritten.
+    /// The file exists and would be overwritten.
     #[error("{} exists already and is not overwritten", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// A pipe, a folder or a device, which may never end or never begin.
+    /// Not a regular file: reading a pipe, a folder or a device may never end.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
         /// The file.
         path: PathBuf,
     },
-    /// A secret that others can read is none.
+    /// The mode gives others than the owner more access to a secret than reading by the group.
     #[error("{} holds a secret, but has mode {mode:03o}: only its owner may use it, and at most its group read it", path.display())]
     TooOpen {
         /// The file.
@@ -51,7 +52,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others could put anything there.
+    /// The mode lets other users change the content.
     #[error("{} has mode {mode:04o}: others than its owner may write it; see to its content, then chmod go-w", path.display())]
     Writable {
         /// The file, or the folder that it is in.
@@ -59,7 +60,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Its owner could put anything there.
+    /// The owner is neither root nor this user, and could change the content.
     #[error("{} belongs to user {owner}: only files of root and of the user that runs this, {user}, are taken", path.display())]
     Foreign {
         /// The file, or the folder that it is in.
@@ -69,7 +70,7 @@ pub enum FileError {
         /// The user of this process.
         user: u32,
     },
-    /// A new owner or group would shut readers out.
+    /// The new file cannot be given the old one's owner and group, so its readers would lose access.
     #[error("{} cannot be written for user {owner} and group {group}, whose it is: {error}", path.display())]
     OwnerLost {
         /// The file.
@@ -78,11 +79,11 @@ pub enum FileError {
         owner: u32,
         /// Its group.
         group: u32,
-        /// What the system says.
+        /// I/O error of the operating system.
         #[source]
         error: io::Error,
     },
-    /// Nothing of ours is that long.
+    /// Longer than any file of the cluster folder.
     #[error("{} has, or would have, {bytes} bytes, at most {BYTES_MAX} are taken", path.display())]
     TooLong {
         /// The file.
@@ -90,7 +91,7 @@ pub enum FileError {
         /// Its length.
         bytes: u64,
     },
-    /// Another process, or thread, does not let go of the folder.
+    /// The folder's lock is held by another process or thread for longer than the limit.
     #[error("{} is held by another process for more than {} s", path.display(), waited.as_secs_f64())]
     Busy {
         /// The lock file.
@@ -98,7 +99,7 @@ pub enum FileError {
         /// Time limit.
         waited: Duration,
     },
-    /// A disk that does not answer, such as a network mount without its server.
+    /// The disk does not answer in time, such as a network mount whose server is down.
     #[error("{} was not read within {} s", path.display(), limit.as_secs_f64())]
     Slow {
         /// The file.
@@ -106,18 +107,18 @@ pub enum FileError {
         /// Time limit.
         limit: Duration,
     },
-    /// What the disk says.
+    /// Any other I/O error.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the disk says.
+        /// I/O error of the operating system.
         #[source]
         error: io::Error,
     },
 }
 
-/// Permissions of a kind of file. Whatever the kind, nobody but its owner may write it.
+/// Permissions of a kind of file. Whatever the kind, only its owner may write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Secrecy {
     /// Mode 0644 when made.
@@ -126,12 +127,12 @@ pub(crate) enum Secrecy {
     Secret,
 }
 
-/// What changes when a file is replaced or written to.
+/// File metadata that changes when a file is replaced or written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     bytes: u64,
     modified: SystemTime,
-    /// Number, device, and the time of the last change, which cannot be set back.
+    /// Inode, device, and ctime in seconds and nanoseconds; no program can set ctime.
     file: (u64, u64, i64, i64),
 }
 
@@ -145,7 +146,7 @@ impl FileError {
 }
 
 impl Stamp {
-    /// That of the file which is there now.
+    /// Stamp of the file now at `path`.
     pub(crate) fn of(path: &Path) -> Result<Self, FileError> {
         let at = |error| FileError::of(path, error);
         let metadata = fs::metadata(path).map_err(at)?;
@@ -170,7 +171,7 @@ pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
     text_of(path, file)
 }
 
-/// The text of a file that somebody brought from another machine, and vouches for.
+/// The text of a file carried here from another machine by an operator, who vouches for it.
 pub(crate) fn read_carried(path: &Path) -> Result<String, FileError> {
     text_of(path, open(path)?)
 }
@@ -187,15 +188,15 @@ fn text_of(path: &Path, file: File) -> Result<String, FileError> {
     if bytes > BYTES_MAX { Err(FileError::TooLong { path: path.into(), bytes }) } else { Ok(text) }
 }
 
-/// Checks that nobody else may write an opened file, or exchange it.
+/// Checks that no other user may write or replace an opened file.
 pub(crate) fn check_public(path: &Path, file: &File) -> Result<(), FileError> {
     let metadata = file.metadata().map_err(|error| FileError::of(path, error))?;
     permissions::check_file(path, &metadata, Secrecy::Public)?;
     permissions::check_folders(path)
 }
 
-/// Changes a file of a cluster folder that is no secret, while no other process does. `change` gets the text, empty where there
-/// is no file; nothing is written if it makes nothing of it. Returns whether it made something.
+/// Edits a public file of a cluster folder under the folder's lock. `change` gets the text, empty if there is no file;
+/// nothing is written if it returns `None`. Returns true if the file was written.
 ///
 /// # Errors
 /// [`FileError`]; the file is as it was.
@@ -220,8 +221,8 @@ fn open(path: &Path) -> Result<File, FileError> {
     })
 }
 
-/// Opens a regular file. Nothing is waited for: a pipe that nobody writes is refused, as [`io::ErrorKind::InvalidInput`], not
-/// opened for ever.
+/// Opens a regular file without blocking: a pipe without a writer is refused as [`io::ErrorKind::InvalidInput`] instead
+/// of blocking the open.
 pub(crate) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY);

@@ -1,4 +1,4 @@
-//! Who a node is: a key that never leaves it, a certificate of the cluster's own CA, and a list of the revoked.
+//! Node identity: a private key that never leaves the node, a certificate of the cluster's own CA, and the deny-list.
 //!
 //! - `facts` reads what a certificate says: node id, name, roles, serial, times.
 //! - `authority` is the CA: it signs requests, and decides names, roles and times by itself.

@@ -27,7 +27,7 @@ pub const KEY_BYTES: usize = 32;
 /// More than a rotation a day for ten years.
 const KEYS_MAX: usize = 4096;
 
-/// What a key may be used for.
+/// Permitted use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyState {
@@ -56,7 +56,7 @@ struct MacKey {
     key: Option<Zeroizing<[u8; KEY_BYTES]>>,
 }
 
-/// Why a key cannot be used. For ids that a peer named, it is the peer's fault.
+/// Refusal of a key's use. For ids that a peer named, it is the peer's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -72,12 +72,12 @@ pub enum KeyError {
         /// As asked for.
         id: u32,
     },
-    /// It was activated before, or never to be.
+    /// The key is verify-only: a newer one was activated before.
     #[error("MAC key {id} is {state} and cannot be activated: only a newer key than the active one can")]
     NotNext {
         /// As asked for.
         id: u32,
-        /// What it is.
+        /// Current state of the key.
         state: KeyState,
     },
     /// The active key was revoked, and none has taken its place.
@@ -91,42 +91,42 @@ pub enum KeyError {
     NoRandomness(#[from] NoRandomness),
 }
 
-/// Why a ring cannot be loaded or saved.
+/// Failure to load or save a key ring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
-    /// The file itself.
+    /// The file cannot be read, locked or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// Not a list of keys. The place is given, never the text, which may be a secret.
     #[error("the list of MAC keys is not valid at byte {at}")]
     NotAList {
-        /// Where reading stopped.
+        /// Byte offset at which parsing stopped.
         at: usize,
     },
     /// An entry contradicts itself or another.
     #[error("MAC key {id}: {fault}")]
     Entry {
-        /// Which key.
+        /// Id of the key.
         id: u32,
-        /// What is wrong with it.
+        /// Violated rule of the list.
         fault: EntryFault,
     },
-    /// The lists of two clusters, or of one that was begun twice.
+    /// The same id has different bytes in two lists: they are of two clusters, or of one that was begun twice.
     #[error("MAC key {id} is another one here: the two lists are not of the same cluster")]
     OtherKey {
-        /// Which key.
+        /// Id of the key.
         id: u32,
     },
     /// More keys than are kept.
     #[error("the list has {keys} MAC keys, at most {KEYS_MAX} are kept")]
     TooMany {
-        /// How many.
+        /// Keys in the list.
         keys: usize,
     },
 }
 
-/// What is wrong with an entry of the list.
+/// Violated rule of the key list, in one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryFault {
@@ -324,7 +324,7 @@ impl KeyRing {
     /// Writes the list, in the place of an older one.
     ///
     /// # Errors
-    /// What the disk says; the older list is then still there.
+    /// I/O error; the older list is still there.
     pub fn save(&self, path: &Path) -> Result<(), KeyFileError> {
         Ok(files::replace(path, &self.to_text(), Secrecy::Secret)?)
     }

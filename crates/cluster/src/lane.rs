@@ -1,11 +1,12 @@
 //! The lane: one encrypted connection between two nodes of one cluster, admitted by both.
 //!
 //! TLS 1.3 only, both sides with certificates of the cluster's CA, protocol name [`PROTOCOL`], no resumption: every
-//! lane checks certificates anew. After the handshake each side checks the other's certificate against its deny-list and
-//! the role that it needs, and says so in one byte; a [`Lane`] exists only after both bytes said welcome. So a refusal has
-//! a reason on both sides, and a client knows at once what TLS 1.3 alone would tell it at its first read.
+//! lane checks certificates anew. After the handshake each side checks the other's certificate against its deny-list
+//! and the role that it needs, and sends its verdict in one byte; a [`Lane`] exists only after both verdicts are
+//! welcome. So both sides know the reason of a refusal, and a client sees it during the handshake, which with TLS 1.3
+//! alone it would see at its first read.
 //!
-//! - `config` sets up TLS, `refusal` names every way in which a lane does not come to be.
+//! - `config` sets up TLS, `refusal` has the error types.
 
 mod config;
 mod refusal;
@@ -30,14 +31,14 @@ pub(crate) use config::time_by;
 pub use config::{PROTOCOL, SetupError, UnixClock};
 pub use refusal::{LaneError, PeerRefusal, Refusal};
 
-/// How long, and for how many bytes, a refused peer is listened to, so that it can read why.
+/// Time and bytes for which a refused peer's connection is drained, so that it can read the refusal.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// Label of the exported value, of the form that RFC 5705 keeps for private use.
 const BINDING_LABEL: &[u8] = b"EXPERIMENTAL muser handoff lane";
 
-/// What both ends of lanes need.
+/// Settings of both ends of a lane.
 #[derive(Clone)]
 pub struct LaneSettings {
     /// The deny-list.
@@ -48,7 +49,7 @@ pub struct LaneSettings {
     pub clock: UnixClock,
 }
 
-/// Whom to accept at the other end.
+/// Role and node id required of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     /// The role its certificate must grant.
@@ -70,12 +71,12 @@ pub struct Acceptor {
     wanted: Wanted,
 }
 
-/// An admitted connection: bytes in both directions, and who is at the other end.
+/// An admitted connection: a byte stream in both directions, and the peer's certificate facts.
 pub struct Lane {
     stream: TlsStream<TcpStream>,
     binding: LaneBinding,
     peer: NodeFacts,
-    /// By which the peer was admitted, and may stop being.
+    /// Deny-list and clock by which the peer was admitted, and may be cut off later.
     settings: LaneSettings,
 }
 
@@ -96,7 +97,7 @@ impl Connector {
     /// Opens a lane to the node at `address`.
     ///
     /// # Errors
-    /// [`LaneError`] says who refused whom and why.
+    /// [`LaneError`], with the end that refused and the reason.
     pub async fn connect(&self, address: SocketAddr, wanted: Wanted) -> Result<Lane, LaneError> {
         let opening = async {
             let tcp = TcpStream::connect(address).await.map_err(|error| LaneError::Connect { address, error })?;
@@ -119,15 +120,15 @@ impl Acceptor {
         Ok(Self { tls: TlsAcceptor::from(Arc::new(config)), settings, wanted })
     }
 
-    /// Makes a lane of a connection. Meant to run in a task for each connection: a peer may take the whole time limit.
+    /// Turns a connection into a lane. Meant to run in a task per connection: a peer may take the whole time limit.
     ///
     /// # Errors
-    /// [`LaneError`] says who refused whom and why. The connection is closed then.
+    /// [`LaneError`], with the end that refused and the reason. The connection is closed then.
     pub async fn accept(&self, tcp: TcpStream) -> Result<Lane, LaneError> {
         self.accept_telling(tcp, || ()).await
     }
 
-    /// As [`Self::accept`]; `greeted` is called once a whole TLS greeting came, which a node sends at once.
+    /// As [`Self::accept`]; `greeted` is called once a whole TLS ClientHello was read, which a node sends at once.
     ///
     /// # Errors
     /// As of [`Self::accept`].
@@ -160,7 +161,7 @@ impl Acceptor {
 }
 
 impl Lane {
-    /// What the peer's certificate says.
+    /// Facts of the peer's certificate.
     pub fn peer(&self) -> &NodeFacts {
         &self.peer
     }
@@ -181,7 +182,7 @@ impl Lane {
     }
 }
 
-/// Checks the peer, tells it the outcome, and hears its own.
+/// Checks the peer, sends it the verdict, and reads the peer's own verdict.
 async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted: Wanted) -> Result<Lane, LaneError> {
     let checked = check(&stream, settings, wanted).await;
     let verdict = checked.as_ref().map_or_else(Refusal::verdict, |_| refusal::WELCOME);
@@ -212,7 +213,7 @@ async fn admit(mut stream: TlsStream<TcpStream>, settings: &LaneSettings, wanted
     }
 }
 
-/// What the connection exports for both of its ends.
+/// Keying material exported by the TLS session, equal at both ends.
 fn binding_of(stream: &TlsStream<TcpStream>) -> Result<LaneBinding, LaneError> {
     let exported = match stream {
         TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None),
@@ -240,8 +241,8 @@ async fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: W
     Ok(facts)
 }
 
-/// Closes a connection without losing what was just said on it: a close with unread bytes would reset it, and a reset takes
-/// back what the peer has not read.
+/// Closes a connection so that the last bytes sent arrive: closing with unread input would send a reset, which discards
+/// data that the peer has not read yet.
 pub(crate) async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let reading = async {
         let _ = stream.shutdown().await;

@@ -3,12 +3,12 @@
 //! [`Ledger::record`] returns when the entry is durable. Callers that arrive while another waits for the disk are made
 //! durable together by one sync (the first of them leads, the others follow).
 //!
-//! A failed write or sync poisons the ledger: what is on the disk is then unknown, and asking again would be answered by a
-//! cache that has forgotten its dirt. So the whole ledger is written anew, as another file, before the next handoff is
-//! accepted; entries of which nobody knows whether they are on the disk are in it, and stay refused.
+//! A failed write or sync poisons the ledger: the disk's content is then unknown, and a retried sync may succeed
+//! although the page cache has dropped the dirty pages. So the whole ledger is written anew, as another file, before
+//! the next handoff is accepted; entries whose durability is unknown are in it, and stay refused.
 //!
-//! The ledger's time never goes back ([`Ledger::time`]): after a clock that was ahead it runs on from there, so that what
-//! the ledger has forgotten by that clock keeps nobody out.
+//! The ledger's time never goes back ([`Ledger::time`]): after a clock that was ahead it runs on from there, so that
+//! the expiry floor set under that clock refuses no new handoff.
 //!
 //! - `record` is the layout of the bytes, `recovery` reads them after a crash, `storage` is where they lie.
 
@@ -32,7 +32,7 @@ pub struct Ledger<S: LedgerStorage> {
     state: Mutex<State>,
     /// Signalled when a commit or a compaction ends.
     settled: Condvar,
-    /// Taken by the one thread that `State::busy` speaks of; never waited for with the state locked.
+    /// Held by the thread that set `State::busy`; never waited for with the state locked.
     storage: Mutex<S>,
     entries_max: usize,
 }
@@ -45,7 +45,7 @@ struct State {
     waiting: Vec<LedgerEntry>,
     /// Refused as their write failed, and perhaps on the disk all the same.
     doubtful: Vec<LedgerEntry>,
-    /// The latest time that was told or read, and the caller's steady time then.
+    /// Latest ledger time returned or read from the file, ms, and the caller's steady time then, ms.
     latest_ms: (u64, u64),
     /// Counts entries since opening; a caller waits until `settled_tickets` passes its own.
     next_ticket: u64,
@@ -55,22 +55,22 @@ struct State {
     poisoned: bool,
 }
 
-/// Why a handoff is not accepted.
+/// Refusal of a handoff by the ledger.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// This handoff was accepted before.
     #[error("a handoff with this nonce was accepted before under key {key_id}")]
     Replay {
-        /// The MAC key.
+        /// Id of its MAC key.
         key_id: u32,
     },
-    /// Too old to be told from one that was accepted and forgotten.
+    /// Expired: it may have been accepted before, as expired entries are forgotten.
     #[error("the handoff expires at {expiry_unix_ms} ms, those up to {floor_unix_ms} ms are refused")]
     Expired {
         /// Its expiry.
         expiry_unix_ms: u64,
-        /// The later of now and of what the ledger has forgotten.
+        /// Expiry floor: the later of now and of the header's floor, up to which entries were forgotten.
         floor_unix_ms: u64,
     },
     /// Compaction makes room as entries expire.
@@ -90,20 +90,20 @@ pub enum RecordError {
     Renewal(#[source] ReplaceError),
 }
 
-/// Why a ledger does not open.
+/// Failure to open a ledger.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Its bytes are damaged.
     #[error(transparent)]
     Damaged(#[from] DamageError),
-    /// It was written twice over.
+    /// Two records with one key id and nonce.
     #[error("the record with index {index} repeats an earlier handoff")]
     Repeated {
-        /// The later of the two.
+        /// Index of the later record.
         index: usize,
     },
-    /// What the disk says.
+    /// The storage cannot be read or repaired.
     #[error("the ledger cannot be opened: {0}")]
     Io(#[from] io::Error),
     /// A new ledger could not be written.
@@ -111,11 +111,12 @@ pub enum OpenError {
     Create(#[from] ReplaceError),
 }
 
-/// Why a compaction did not happen.
+/// Failure of a compaction.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompactError {
-    /// If the old bytes did not stay, the ledger is written anew before it accepts anything more.
+    /// The new file could not replace the old one. If the old bytes did not stay, the ledger is written anew before it
+    /// accepts anything more.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
 }
@@ -128,7 +129,7 @@ impl<S: LedgerStorage> Ledger<S> {
     /// `entries_max` bounds memory and file: an entry takes 160 bytes of file and about 250 bytes of memory.
     ///
     /// # Errors
-    /// Damage, by place; or what the disk says. Nothing is accepted then.
+    /// [`OpenError`]; nothing is accepted then.
     pub fn open(mut storage: S, entries_max: usize) -> Result<Self, OpenError> {
         // One more record than allowed may be there in part.
         let bytes_max =
@@ -247,7 +248,7 @@ impl<S: LedgerStorage> Ledger<S> {
         self.lock().durable.len()
     }
 
-    /// Whether no entry is durable.
+    /// True if no entry is durable.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -325,7 +326,7 @@ impl<S: LedgerStorage> Ledger<S> {
 }
 
 impl State {
-    /// Takes the entry's key, or says why not.
+    /// Reserves the entry's key, or refuses the entry.
     fn admit(&mut self, entry: &LedgerEntry, entries_max: usize) -> Result<(), RecordError> {
         let floor_unix_ms = self.header.floor_unix_ms.max(entry.time_unix_ms);
         if entry.expiry_unix_ms <= floor_unix_ms {

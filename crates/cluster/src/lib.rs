@@ -1,16 +1,17 @@
-//! The machines of one cluster: who they are, how they talk, and which of them computes a prompt.
+//! Cluster of machines: node identities, encrypted lanes between them, handoffs of KV pages, and placement of prompts.
 //!
-//! - `identity` is who a node is: its key, its certificate under the cluster's CA, and the deny-list.
+//! - `identity` holds a node's key, its certificate under the cluster's CA, and the deny-list.
 //! - `keys` are the MAC keys that seal handoffs.
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
-//! - `ledger` remembers which handoffs were accepted, so that none is accepted twice.
+//! - `ledger` records accepted handoffs, so that none is accepted twice.
 //! - `handoff` brings pages from the engine of one node to that of another.
-//! - `enrol` lets a new node in over the network, once, by a ticket, and tests it.
-//! - `pacing` and `accounting` are how fast a lane sends, and how fast it did; `socket_options` asks the kernel.
-//! - `policy` chooses who computes a prompt, by measured rates.
-//! - `quarantine` lists producers that sent something wrong, and are not asked any more.
-//! - `files` reads and writes the files of a cluster folder: by one process at a time, whole or not at all, and none that
-//!   others may write. `list_file` keeps lists from getting shorter in silence.
+//! - `enrol` admits a new node over the network, once, by a ticket, and tests it.
+//! - `pacing` limits a lane's send rate, `accounting` measures it; `socket_options` sets and reads the kernel's TCP
+//!   options.
+//! - `policy` chooses the node that computes a prompt, by measured rates.
+//! - `quarantine` lists producers that sent wrong keys and values; they are not asked any more.
+//! - `files` reads and writes the files of a cluster folder: by one process at a time, whole or not at all, and none
+//!   that others may write. `list_file` detects lists that lost entries.
 
 pub mod accounting;
 pub mod enrol;

@@ -1,4 +1,4 @@
-//! Lists of the cluster folder that never get shorter in silence: the deny-list and the quarantine.
+//! Lists of the cluster folder that detect lost entries: the deny-list and the quarantine.
 //!
 //! ```toml
 //! version = 2
@@ -39,16 +39,16 @@ pub enum ListFault {
         /// As found.
         found: usize,
     },
-    /// Written by another program.
+    /// Unknown format version.
     #[error("it has version {found}, this program reads 1 and {VERSION}")]
     Version {
-        /// What it says.
+        /// Version of the file.
         found: u32,
     },
-    /// No command took them off.
+    /// Known entries are missing, and no command removed them.
     #[error("it lacks {missing} of the {known} entries that this process knows, and no command took them off")]
     Shorter {
-        /// Entries that are gone.
+        /// Missing entries.
         missing: usize,
         /// Entries that were there.
         known: usize,
@@ -94,7 +94,7 @@ pub(crate) fn check_successor(missing: usize, known: usize, (before, after): (u6
     if missing > 0 && after <= before { Err(ListFault::Shorter { missing, known }) } else { Ok(()) }
 }
 
-/// The time of a shortening that every process tells from the one before, whatever the clock says.
+/// Time of a shortening, seconds since 1970: at least one above the last, so that every process sees them differ.
 pub(crate) fn shortened_again(before_unix_s: u64, now_unix_s: u64) -> u64 {
     now_unix_s.max(before_unix_s.saturating_add(1))
 }

@@ -1,4 +1,5 @@
-//! Sending no faster than the link was measured to take: by the kernel where it can, by a token bucket elsewhere.
+//! Pacing of sends to the measured rate of the link: by the kernel (`SO_MAX_PACING_RATE`) where possible, by a token
+//! bucket elsewhere.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -6,49 +7,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Who spaces the bytes.
+/// Mechanism that spaces the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacedBy {
-    /// The kernel, lane by lane; the bucket where it does not take the rate.
+    /// The kernel, per lane; falls back to the bucket if the socket refuses the rate.
     Kernel,
-    /// A bucket that all lanes share.
+    /// One token bucket shared by all lanes.
     Bucket,
 }
 
-/// The rate of a link, which all lanes that send at a time have together.
+/// Send rate of a link, shared by all lanes that send at the same time.
 #[derive(Debug)]
 pub struct Pace {
     bytes_per_s: NonZeroU64,
     by: PacedBy,
-    /// Lanes that have something to send.
+    /// Lanes with bytes to send.
     sending: AtomicU64,
     bucket: Mutex<TokenBucket>,
 }
 
-/// One lane's part in a [`Pace`].
+/// One lane's share of a [`Pace`].
 #[derive(Debug)]
 pub struct LanePace {
     pace: Arc<Pace>,
     by: PacedBy,
-    /// The rate that the kernel was given; 0 for none.
+    /// Rate given to the kernel, bytes per second; 0 for none.
     given: u64,
-    /// Since when it has something to send.
+    /// Start of the current busy period, if there is one.
     since: Option<Duration>,
-    /// For how long it had something to send before that.
+    /// Length of earlier busy periods since the last report.
     sending: Duration,
 }
 
-/// A rate and a burst. Time is an argument, in any unit of time that only rises.
+/// Token bucket: a rate and a burst. Time is an argument, on any clock that only rises.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     bytes_per_s: u64,
     burst_bytes: u64,
-    /// In billionths of a byte, so that no rounding is ever lost. Negative after a send larger than the burst.
+    /// Tokens in billionths of a byte, so that rounding loses none. Negative after a send larger than the burst.
     level: i128,
     last: Duration,
 }
 
-/// A rate of nothing, or a bucket that holds nothing.
+/// A rate or a burst of 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a rate of {bytes_per_s} bytes a second with bursts of {burst_bytes} bytes never sends; both must be above 0")]
 pub struct NoRate {
@@ -60,7 +61,7 @@ pub struct NoRate {
 
 const BILLION: i128 = 1_000_000_000;
 
-/// Bytes of [`Pace`]'s bucket: what the rate allows in this part of a second, and no less than a piece of a lane's output.
+/// Burst of [`Pace`]'s bucket: the bytes of 1/100 s, at least one 64 KiB write.
 const BURSTS_PER_S: u64 = 100;
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
@@ -82,7 +83,7 @@ impl Pace {
         LanePace { pace: Arc::clone(self), by: self.by, given: 0, since: None, sending: Duration::ZERO }
     }
 
-    /// What each of the lanes that send may send.
+    /// Send rate of one busy lane, bytes per second: the link's rate over the number of busy lanes, at least 1.
     fn share(&self) -> u64 {
         (self.bytes_per_s.get() / self.sending.load(Ordering::Relaxed).max(1)).max(1)
     }
@@ -93,8 +94,8 @@ impl Pace {
 }
 
 impl LanePace {
-    /// The lane has something to send, and how long it has to wait before that. Its part of the rate goes to the kernel
-    /// through `give_kernel`; if that fails, the bucket counts from now on.
+    /// Marks the lane busy and returns the wait before its next send. Its share of the rate goes to the kernel through
+    /// `give_kernel`; if that fails, the bucket paces from now on.
     pub fn begin(&mut self, now: Duration, give_kernel: impl FnOnce(u64) -> io::Result<()>) -> Duration {
         if self.since.is_none() {
             self.pace.sending.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +121,7 @@ impl LanePace {
         }
     }
 
-    /// The lane has nothing to send.
+    /// Marks the lane idle.
     pub fn end(&mut self, now: Duration) {
         if let Some(since) = self.since.take() {
             self.pace.sending.fetch_sub(1, Ordering::Relaxed);
@@ -128,8 +129,7 @@ impl LanePace {
         }
     }
 
-    /// For how long the lane had something to send since this was last asked; `None` if the kernel paces, which keeps
-    /// account itself.
+    /// Busy time of the lane since the last call; `None` if the kernel paces, which has its own counter.
     pub fn take_sending(&mut self, now: Duration) -> Option<Duration> {
         let under_way = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         self.since = self.since.map(|_| now);
@@ -137,7 +137,7 @@ impl LanePace {
         (self.by == PacedBy::Bucket).then_some(sending)
     }
 
-    /// Whether other lanes send as well.
+    /// True if other lanes are busy too.
     pub fn is_shared(&self) -> bool {
         self.pace.sending.load(Ordering::Relaxed) > 1
     }
@@ -166,8 +166,8 @@ impl TokenBucket {
         Self { bytes_per_s, burst_bytes, level: i128::from(burst_bytes) * BILLION, last: now }
     }
 
-    /// How long to wait before `bytes` are sent, which are counted as sent then. More than a burst is allowed, and paid for
-    /// by the wait before the next send.
+    /// Time to wait before `bytes` are sent, which are counted as sent then. More than a burst is allowed: the level
+    /// goes negative, and the next send waits for it.
     pub fn wait(&mut self, bytes: u64, now: Duration) -> Duration {
         // A clock that steps back gives nothing and takes nothing.
         let elapsed_ns = now.saturating_sub(self.last).as_nanos();

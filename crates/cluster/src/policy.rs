@@ -1,4 +1,4 @@
-//! Who computes a prompt: this node, or one of the producers, by what each was measured to take.
+//! Placement of a prompt's computation: this node or one of the producers, whichever is cheapest by measured rates.
 //!
 //! A candidate's cost is `queue + max(compute, wire) + fixed`: pages travel while the next rows are computed, and whatever
 //! does not overlap ends up in the fixed part. Rates follow what is observed, each observation moving them by a bounded
@@ -6,9 +6,9 @@
 //! it is; so neither a bad day nor a single blip decides for ever. After a failure a producer is left alone for a stated
 //! time, which doubles with each failure in a row.
 //!
-//! Producers are known by their addresses: an address is what is asked, what can fail, and the way whose wire is measured,
-//! and it is known before anybody has answered there. Whoever answers is [noted](Policy::met), and what was learnt of an
-//! address is forgotten when another node or another model is behind it.
+//! Producers are keyed by address: requests, failures and wire rates belong to an address, and it is known before the
+//! first connection. The node id that answers is [noted](Policy::met); the rates of an address are dropped when another
+//! node or another model is behind it.
 //!
 //! No clock and no randomness: times are arguments, in ms of any clock that only rises.
 //!
@@ -27,7 +27,7 @@ use crate::identity::NodeId;
 use rates::{Rates, Step};
 pub use store::PolicyFileError;
 
-/// Who computes.
+/// Node that may compute a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// This node.
@@ -36,50 +36,50 @@ pub enum Place {
     Producer(Address),
 }
 
-/// What one place would have to do for a request.
+/// Work of one place for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Who.
+    /// The place.
     pub place: Place,
-    /// Positions that it has to compute: what it holds already is not among them.
+    /// Positions to compute, without those that it holds already.
     pub compute: Range<u64>,
-    /// Bytes that have to travel; 0 for this node.
+    /// Bytes to transfer; 0 for this node.
     pub wire_bytes: u64,
-    /// How long it is busy with others, in ms.
+    /// Expected queueing time, ms.
     pub queue_ms: f64,
-    /// Whether it may be chosen in order to measure it.
+    /// Permission to choose it for the sake of a measurement.
     pub trial: Trial,
 }
 
-/// Whether a place may be chosen although it is not known to be the cheapest.
+/// Permission to choose a place that is not known to be the cheapest, to measure it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
-    /// The request tells something about the place.
+    /// The request is long enough for a measurement.
     Allowed,
-    /// The request is too short for that, or somebody tries the place already.
+    /// The request is too short, or another request is measuring the place already.
     Barred,
 }
 
-/// What a request took. Times in ms.
+/// Measured times of one request, ms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observation {
-    /// Who did it.
+    /// Place that computed it.
     pub place: Place,
-    /// Positions that it computed.
+    /// Positions computed.
     pub compute: Range<u64>,
-    /// Time in which it computed them.
+    /// Compute time.
     pub compute_ms: f64,
-    /// Bytes that travelled.
+    /// Bytes transferred.
     pub wire_bytes: u64,
     /// Time in which the wire was busy with them.
     pub wire_ms: f64,
-    /// Time in which others were served.
+    /// Queueing time behind other requests.
     pub queue_ms: f64,
-    /// From the request to the last row in place.
+    /// From the request to the last row installed.
     pub total_ms: f64,
 }
 
-/// How the policy learns and forgives.
+/// Learning rate, retry period and back-off of the policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PolicySettings {
     /// Share of a new observation, above 0 and at most 1. Smaller is steadier, larger is quicker.
@@ -87,44 +87,44 @@ pub struct PolicySettings {
     /// After this time without an observation a place is tried again if it costs at most a quarter more than the cheapest;
     /// after each further period, twice as much as that.
     pub retry_every_ms: u64,
-    /// How long a producer is left alone after a first failure.
+    /// Back-off after a first failure, ms.
     pub back_off_first_ms: u64,
-    /// The longest time that a producer is left alone.
+    /// Longest back-off, ms.
     pub back_off_max_ms: u64,
 }
 
-/// What a candidate is expected to take, in ms.
+/// Estimated cost of a candidate, ms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// Waiting for others.
+    /// Queueing behind other requests.
     pub queue_ms: f64,
-    /// Computing.
+    /// Compute time.
     pub compute_ms: f64,
-    /// Travelling, at the same time as computing.
+    /// Transfer time, overlapped with computing.
     pub wire_ms: f64,
-    /// What does not depend on the length.
+    /// Overhead independent of the length.
     pub fixed_ms: f64,
     /// `queue + max(compute, wire) + fixed`.
     pub total_ms: f64,
 }
 
-/// What became of a candidate.
+/// Outcome of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// Chosen, as the cheapest.
+    /// Chosen as the cheapest.
     Cheapest,
-    /// Chosen, as it was never measured.
+    /// Chosen to be measured for the first time.
     FirstTry,
-    /// Chosen although not the cheapest, as its last measurement is this old.
+    /// Chosen although not the cheapest, because its last measurement is old.
     Retry {
-        /// Age of the last measurement.
+        /// Age of the last measurement, ms.
         age_ms: u64,
     },
-    /// Not chosen.
+    /// Not chosen, though usable.
     Dearer,
-    /// Left alone after failures.
+    /// Not usable: backing off after failures, or busy.
     BackOff {
-        /// When it may be used again.
+        /// Time from which it may be used again, ms.
         until_ms: u64,
         /// Failures in a row.
         failures: u32,
@@ -134,38 +134,38 @@ pub enum Verdict {
 /// One candidate of a choice, with every term.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Explanation {
-    /// Who.
+    /// The candidate's place.
     pub place: Place,
     /// `None` if it was never measured.
     pub cost: Option<Cost>,
-    /// What became of it.
+    /// Outcome of the candidate.
     pub verdict: Verdict,
 }
 
-/// Who computes, and why: one explanation for each candidate, in their order.
+/// Chosen place, with one explanation per candidate, in the candidates' order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// Who computes.
+    /// Place that computes.
     pub place: Place,
-    /// Why.
+    /// Cost and outcome of every candidate.
     pub explanations: Vec<Explanation>,
 }
 
-/// What was learnt about all places.
+/// Placement policy: measured rates, failures and back-off of every place.
 #[derive(Debug, Clone)]
 pub struct Policy {
     settings: PolicySettings,
     places: HashMap<Place, Known>,
-    /// The model and layout that was measured.
+    /// Digest of the model and layout that the rates were measured with.
     model: [u8; 32],
 }
 
 #[derive(Debug, Clone, Default)]
 struct Known {
     rates: Rates,
-    /// Who answered there last.
+    /// Node id that last answered at the address.
     node: Option<NodeId>,
-    /// `None` if it was measured in another run, or never.
+    /// Time of the last measurement, or of loading the rates from a file; `None` if the place was never measured.
     measured_at_ms: Option<u64>,
     failures: u32,
     usable_from_ms: u64,
@@ -196,17 +196,17 @@ impl Policy {
         self.places.iter().filter(|(_, known)| known.rates != Rates::default()).map(|(place, _)| *place)
     }
 
-    /// Whether the place was measured enough to tell what a request would cost.
+    /// True if the place was measured well enough to estimate a request's cost: its fixed time is known.
     pub fn knows(&self, place: Place) -> bool {
         self.places.get(&place).is_some_and(|known| known.rates.fixed_ms.is_some())
     }
 
-    /// How long the place would compute, if it was measured.
+    /// Estimated compute time of the positions in `range`, ms; `None` if none was measured.
     pub fn compute_ms(&self, place: Place, range: &Range<u64>) -> Option<f64> {
         self.places.get(&place)?.rates.compute_ms(range)
     }
 
-    /// Chooses among candidates; `None` if there is none that may be used now. Counts nothing: say afterwards what
+    /// Chooses among candidates; `None` if there is none that may be used now. Changes nothing: report afterwards what
     /// [happened](Self::observe), or that it [failed](Self::fail).
     pub fn choose(&self, candidates: &[Candidate], now_ms: u64) -> Option<Choice> {
         let mut explanations: Vec<Explanation> =
@@ -226,7 +226,7 @@ impl Policy {
         (known.measured_at_ms, known.failures, known.usable_from_ms) = (Some(now_ms), 0, 0);
     }
 
-    /// Leaves a producer alone for a while, and says until when. This node is never left alone.
+    /// Starts or doubles a producer's back-off, and returns its end. This node never backs off.
     pub fn fail(&mut self, place: Place, now_ms: u64) -> u64 {
         if place == Place::Local {
             return now_ms;
@@ -239,7 +239,7 @@ impl Policy {
         known.usable_from_ms
     }
 
-    /// Leaves a producer alone for the time that it asked for because it is busy, at most the longest back-off. That is no
+    /// Backs a producer off for the time that it asked for because it is busy, at most the longest back-off. That is no
     /// failure: the next one still counts as the first.
     pub fn busy(&mut self, place: Place, for_ms: u64, now_ms: u64) {
         if place != Place::Local {
@@ -249,7 +249,7 @@ impl Policy {
         }
     }
 
-    /// Notes who answered at a producer's address. If that was another node before, what was learnt is forgotten.
+    /// Notes the node that answered at a producer's address. If another one answered before, its rates are dropped.
     pub fn met(&mut self, place: Place, node: NodeId) {
         let known = self.places.entry(place).or_default();
         if known.node.is_some_and(|before| before != node) {
@@ -275,8 +275,9 @@ impl Policy {
         Explanation { place: candidate.place, cost, verdict }
     }
 
-    /// Place in the list and reason: first whoever was never measured, then whoever is due, then the cheapest. Where nobody
-    /// was measured, a first try cannot be helped.
+    /// Index of the chosen candidate and the reason: the first unmeasured one, else the one with the oldest overdue
+    /// measurement, else the cheapest. If no candidate was measured, an unmeasured one is chosen even where trials are
+    /// barred.
     fn pick(&self, candidates: &[Candidate], explanations: &[Explanation], now_ms: u64) -> Option<(usize, Verdict)> {
         let usable = || explanations.iter().enumerate().filter(|(_, each)| each.verdict == Verdict::Dearer);
         let allowed = |index: usize| candidates[index].trial == Trial::Allowed;

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Unlike a revoked node, a quarantined one is still a member of the cluster: only this decoder does not ask it any more,
-//! until somebody who knows why lifts it. Where there never was a file nobody is quarantined.
+//! until an operator lifts the quarantine. Without a file no node is quarantined.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,16 +30,16 @@ use crate::list_file::{self, HeadForm, ListFault};
 #[derive(Debug)]
 pub struct Quarantine {
     file: Watched<QuarantineList>,
-    /// Those that could not be written down: they count all the same.
+    /// Quarantined by this process, but not written to the file: they count all the same.
     unwritten: Mutex<Vec<NodeId>>,
 }
 
-/// A producer that sent something wrong.
+/// Quarantined producer, and the first wrong row that it sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Who.
+    /// Node id of the producer.
     pub node: NodeId,
-    /// When, in seconds since 1970.
+    /// Start of the quarantine, seconds since 1970.
     pub since_unix_s: u64,
     /// The identity of the model and layout.
     pub model: [u8; 32],
@@ -47,15 +47,15 @@ pub struct Quarantined {
     pub layer: usize,
     /// The first position that was wrong.
     pub position: usize,
-    /// What was found, in words.
+    /// Description of the difference, for people.
     pub found: String,
 }
 
-/// Why the list cannot be used. Nobody is asked then.
+/// The list cannot be used. No producer is asked then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuarantineError {
-    /// The file itself.
+    /// The file cannot be read, locked or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// Not a list of the quarantined.
@@ -63,7 +63,7 @@ pub enum QuarantineError {
     NotAList {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Syntax or type error of the TOML.
         #[source]
         error: Box<toml::de::Error>,
     },
@@ -75,12 +75,12 @@ pub enum QuarantineError {
         /// Counted from 1.
         entry: usize,
     },
-    /// A list that does not have all that it should.
+    /// Entries are missing.
     #[error("{}: {fault}; entries are only taken off by muser cluster readmit", path.display())]
     Fault {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Evidence that the list was cut.
         fault: ListFault,
     },
     /// It could not be written in this form.
@@ -125,11 +125,11 @@ impl Quarantine {
         Ok(Self { file: Watched::load(path)?, unwritten: Mutex::new(Vec::new()) })
     }
 
-    /// Whether this node is quarantined, after reading the list again if it changed. May wait for the disk for as long as
-    /// that takes: for commands.
+    /// True if this node is quarantined, after reading the list again if it changed. Blocks on the disk without a time
+    /// limit: for commands.
     ///
     /// # Errors
-    /// The list changed and cannot be used; the node must not be asked. Who was on it before is quarantined still.
+    /// The list changed and cannot be used; the node must not be asked. Nodes that were on it before stay quarantined.
     pub fn holds(&self, node: NodeId) -> Result<bool, QuarantineError> {
         self.found(node, self.file.read().map(|list| list.has(node)))
     }
@@ -147,7 +147,7 @@ impl Quarantine {
         self.found(node, self.file.current().await.map(|list| list.has(node)))
     }
 
-    /// As it was when the list was last read; nothing is waited for.
+    /// State when the list was last read, without blocking.
     pub(crate) fn known(&self, node: NodeId) -> bool {
         self.unwritten().contains(&node) || self.file.known().has(node)
     }
@@ -191,7 +191,8 @@ impl Quarantine {
         Ok(self.file.read()?.entries.clone())
     }
 
-    /// The outcome of a look at the list; or, if it cannot be used, at the one before.
+    /// True if the node is quarantined but not written down yet, or is on the last good list while the current one
+    /// cannot be used; else the outcome of the current list.
     fn found(&self, node: NodeId, found: Result<bool, QuarantineError>) -> Result<bool, QuarantineError> {
         if self.unwritten().contains(&node) || self.file.known().has(node) && found.is_err() {
             return Ok(true);

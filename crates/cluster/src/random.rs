@@ -1,4 +1,4 @@
-//! Bytes that nobody can guess, from the cryptographic provider.
+//! Unpredictable random bytes of the cryptographic provider.
 
 /// The system gave no random bytes; nothing secret can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +12,7 @@ pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     Ok(bytes)
 }
 
-/// A key of 256 bits that nobody can guess.
+/// An unpredictable key of 256 bits.
 ///
 /// # Errors
 /// [`NoRandomness`].
@@ -20,7 +20,7 @@ pub fn secret() -> Result<[u8; 32], NoRandomness> {
     bytes()
 }
 
-/// A number of 64 bits that nobody can guess.
+/// An unpredictable number of 64 bits.
 ///
 /// # Errors
 /// [`NoRandomness`].

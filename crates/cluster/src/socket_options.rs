@@ -1,5 +1,5 @@
-//! Socket options of Linux that no wrapper offers: the pacing rate, how much may wait in the kernel, how a peer that vanished
-//! is noticed, and the kernel's own account of a connection.
+//! Linux socket options that no wrapper offers: pacing rate, limit of unsent bytes, keep-alive probes, and the kernel's
+//! TCP counters.
 //!
 //! The only home of `unsafe` in this crate: one call that sets, and one that reads.
 
@@ -12,7 +12,7 @@ use crate::accounting::KernelTimes;
 /// Asks the kernel to send no faster than `bytes_per_s`. With the `fq` queue it is exact; without, TCP paces by itself.
 ///
 /// # Errors
-/// What the kernel says; the rate is as it was.
+/// The `setsockopt` error; the rate is as it was.
 pub fn set_pacing_rate(socket: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s.to_ne_bytes())
 }
@@ -20,7 +20,7 @@ pub fn set_pacing_rate(socket: BorrowedFd<'_>, bytes_per_s: u64) -> io::Result<(
 /// Asks the kernel to take no more while more than `bytes` that it has not sent wait there.
 ///
 /// # Errors
-/// What the kernel says; the limit is as it was.
+/// The `setsockopt` error; the limit is as it was.
 pub fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes.to_ne_bytes())
 }
@@ -29,7 +29,7 @@ pub fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
 /// `probes` in a row were not answered.
 ///
 /// # Errors
-/// What the kernel says; some of it may be set.
+/// The `setsockopt` error; some of the options may be set.
 pub fn set_keepalive(socket: BorrowedFd<'_>, silent_s: u32, between_s: u32, probes: u32) -> io::Result<()> {
     let tcp = [(libc::TCP_KEEPIDLE, silent_s), (libc::TCP_KEEPINTVL, between_s), (libc::TCP_KEEPCNT, probes)];
     for (name, value) in tcp {
@@ -38,10 +38,10 @@ pub fn set_keepalive(socket: BorrowedFd<'_>, silent_s: u32, between_s: u32, prob
     set(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1u32.to_ne_bytes())
 }
 
-/// The kernel's account of a TCP connection. What a kernel is too old to tell is `None`.
+/// TCP counters of a connection (`TCP_INFO`). Counters that an older kernel lacks are `None`.
 ///
 /// # Errors
-/// What the kernel says, for instance that it is no TCP socket.
+/// The `getsockopt` error, for instance on a socket that is not TCP.
 pub fn kernel_times(socket: BorrowedFd<'_>) -> io::Result<KernelTimes> {
     let mut info = [0u8; size_of::<libc::tcp_info>()];
     let mut len = libc::socklen_t::try_from(info.len()).map_err(io::Error::other)?;

@@ -70,7 +70,7 @@ impl Machine {
         Candidate { place: self.place, compute: range.clone(), wire_bytes, queue_ms: 0.0, trial: Trial::Allowed }
     }
 
-    /// What a request takes, with a few per cent of noise.
+    /// Simulated times of a request, with a few per cent of noise.
     fn run(&self, range: &Range<u64>, random: &mut fastrand::Rng) -> Observation {
         let mut noise = || 0.96 + 0.08 * random.f64();
         let Candidate { place, compute, wire_bytes, queue_ms, .. } = self.candidate(range);
@@ -186,7 +186,7 @@ fn the_crossover_moves_when_the_wire_slows_down_and_when_it_recovers() {
     assert_eq!(chosen(&policy, now_ms), quick.place);
 }
 
-/// A wire that was broken while it was measured looks ten times too dear; nobody would choose it by its cost.
+/// A producer measured over a broken wire looks ten times too dear, and would never be chosen by cost alone.
 #[test]
 fn a_producer_that_looks_hopeless_is_tried_again_within_minutes() {
     let mut random = fastrand::Rng::with_seed(6);

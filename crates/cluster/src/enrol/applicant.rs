@@ -26,17 +26,17 @@ use crate::identity::{ClusterFolder, NodeIdentity, NodeKey, NodeName, cluster_id
 use crate::keys::KeyRing;
 use crate::lane::UnixClock;
 
-/// A node that wants to be let in.
+/// A node that applies for membership.
 pub struct Applicant<'a> {
-    /// Where its folder is being made; there is nothing in it yet.
+    /// Cluster folder under construction; empty at first.
     pub folder: &'a ClusterFolder,
-    /// Its engine.
+    /// Its engine and model.
     pub machine: &'a Machine,
-    /// What it wants to be called.
+    /// Node name that it applies for.
     pub name: NodeName,
-    /// Where it computes for others, if it is granted that.
+    /// Port on which it will serve handoffs, if it is granted the producer's role.
     pub port: Port,
-    /// How long everything may take.
+    /// Time limits of the steps.
     pub limits: Limits,
     /// Seconds since 1970.
     pub clock: UnixClock,
@@ -45,11 +45,10 @@ pub struct Applicant<'a> {
 type Connection = Channel<TlsStream<TcpStream>>;
 
 impl Applicant<'_> {
-    /// Shows the ticket, is tested, and lets `keep` make the folder whole once everything was good. `told` hears what happens
-    /// meanwhile.
+    /// Shows the ticket, passes the tests, and calls `keep` to complete the folder once all were good. `told` receives
+    /// progress.
     ///
-    /// # Errors
-    /// [`EnrolError`]; whatever is in the folder is of no use then.
+    /// [`EnrolError`]; the content of the folder is worthless then.
     pub async fn apply(
         self,
         ticket: &Ticket,
@@ -119,7 +118,7 @@ impl Applicant<'_> {
     }
 }
 
-/// A connection to the cluster of the ticket, and where it was found. Nothing secret was said on it.
+/// A connection to the cluster of the ticket, and its address. Nothing secret was sent on it.
 async fn connect(ticket: &Ticket, limits: Limits, clock: &UnixClock) -> Result<(Connection, Address), EnrolError> {
     let connecting = async {
         let at = |error| EnrolError::Connect { address: ticket.address.clone(), error };

@@ -11,7 +11,7 @@ use super::message::Message;
 
 /// Memory that a body is given before any of it has come.
 const BODY_BYTES_AT_FIRST: u32 = 64 << 10;
-/// How long, and for how many bytes, a refused peer is listened to, so that it can read why.
+/// Time and bytes for which a refused peer's connection is drained, so that it can read the refusal.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: usize = 64 << 10;
 
@@ -74,7 +74,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
     }
 
-    /// Ends the connection as the enrolment on it ended; a failure is told.
+    /// Closes the connection with the enrolment's outcome; a failure is sent to the peer.
     pub(super) async fn end<T>(self, ended: Result<T, EnrolError>) -> Result<T, EnrolError> {
         match &ended {
             Ok(_) => self.linger().await,
@@ -83,7 +83,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         ended
     }
 
-    /// Tells the peer why this is the end, as far as it still listens.
+    /// Sends the reason of the failure to the peer, within the time limit.
     pub(super) async fn refuse(mut self, why: &EnrolError) {
         if matches!(why, EnrolError::RefusedByPeer { .. } | EnrolError::Closed) {
             return;
@@ -93,7 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         self.linger().await;
     }
 
-    /// Closes the connection without losing what was just said on it: a close with unread bytes would reset it.
+    /// Closes a connection so that the last bytes sent arrive: closing with unread input would reset it.
     pub(super) async fn linger(mut self) {
         let reading = async {
             let _ = self.stream.shutdown().await;

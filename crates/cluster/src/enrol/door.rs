@@ -1,8 +1,9 @@
-//! The port where new nodes knock, and strangers too: each connection has its time, each address its share.
+//! Listener of an enrolment: it admits connections up to their first message, each within a time limit and each address
+//! within a share.
 //!
-//! Somebody who does not know the ticket's secret can neither end an enrolment nor keep its holder out: of one address at
-//! most 16 connections are in their handshake, of all at most 64. For one more, the oldest of its own address makes way, or of
-//! the address that has the most.
+//! A peer without the ticket's secret can neither end an enrolment nor keep the ticket's holder out: at most 16
+//! connections of one address are in their handshake, and at most 64 of all. For one more, the oldest connection of its
+//! own address is closed, or of the address that has the most.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,19 +34,19 @@ const OF_ADDRESS_MAX: usize = 16;
 /// Pause of accepting after an attempt that failed: the system may have no descriptor to give.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Listener for new nodes, and the connections that have not shown a secret yet.
+/// Listener for new nodes, with the connections that have not sent a secret yet.
 pub(super) struct Door {
     port: Port,
     tls: TlsAcceptor,
     limit: Duration,
     connecting: JoinSet<Result<Applicant, EnrolError>>,
-    /// The same connections, oldest first, and refusals that are being told.
+    /// The same connections, oldest first, and refusals being sent.
     places: Vec<(IpAddr, AbortHandle)>,
 }
 
 pub(super) type Knocking = Channel<TlsStream<TcpStream>>;
 
-/// Somebody who showed a secret.
+/// A connection that sent a secret, with its application.
 pub(super) struct Applicant {
     pub(super) channel: Knocking,
     pub(super) apply: Apply,
@@ -63,12 +64,12 @@ impl Door {
         self.port.address()
     }
 
-    /// The port, at which nobody is let in any more.
+    /// The listening port, without its pending connections.
     pub(super) fn into_port(self) -> Port {
         self.port
     }
 
-    /// The next who shows a secret, or why somebody did not get so far.
+    /// The next connection that sends a secret, or the failure of one that did not get so far.
     pub(super) async fn next(&mut self) -> Result<Applicant, EnrolError> {
         loop {
             tokio::select! {
@@ -93,7 +94,7 @@ impl Door {
         }
     }
 
-    /// Waits for `work` and tells whoever knocks meanwhile that it is too late.
+    /// Runs `work`, and meanwhile refuses further applicants: the ticket is used.
     pub(super) async fn while_turning_away<T>(
         &mut self,
         ticket: &mut IssuedTicket,
@@ -121,7 +122,7 @@ impl Door {
         }
     }
 
-    /// Ends the connection that makes way for one more from `address`, if one has to.
+    /// Closes the connection that a new one from `address` displaces, if a limit is reached.
     fn make_way(&mut self, address: IpAddr) {
         self.places.retain(|(_, task)| !task.is_finished());
         let mut shares: HashMap<IpAddr, usize> = HashMap::new();
@@ -137,12 +138,13 @@ impl Door {
     }
 }
 
-/// Tells somebody whose secret lets nobody in, while others knock.
+/// Refuses a wrong or spent secret in a task of its own, while others connect.
 pub(super) fn refuse(channel: Knocking, why: RedeemError) {
     tokio::spawn(async move { channel.refuse(&why.into()).await });
 }
 
-/// The part of the network that counts as one address: of IPv6, where each machine has as many as it likes, the first half.
+/// Network that counts as one address: for IPv6 its first 64 bits, as a machine has as many addresses within them as it
+/// likes.
 fn share_of(address: Address) -> IpAddr {
     match address.ip().to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),

@@ -1,4 +1,4 @@
-//! Every way in which an enrolment ends badly, by whose fault it is.
+//! Failures of an enrolment, grouped by whose fault they are.
 
 use std::io;
 use std::time::Duration;
@@ -25,15 +25,15 @@ use crate::random::NoRandomness;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnrolError {
-    /// The ticket's address leads nowhere.
+    /// The ticket's address cannot be reached.
     #[error("{address} cannot be reached: {error}")]
     Connect {
-        /// Where.
+        /// Address in the ticket.
         address: String,
-        /// What the network says.
+        /// I/O error of the connection attempt.
         error: io::Error,
     },
-    /// Whoever answers does not have the CA's key.
+    /// The peer does not have the CA's key.
     #[error("who answers is not the cluster of this ticket")]
     OtherCluster,
     /// The two clocks are too far apart.
@@ -45,69 +45,69 @@ pub enum EnrolError {
     /// It speaks no TLS that we accept.
     #[error("the other end does not speak our TLS: {reason}")]
     Tls {
-        /// In the TLS library's words.
+        /// Message of the TLS library.
         reason: String,
     },
-    /// The other end is too slow.
+    /// The peer exceeded a time limit.
     #[error("{what} did not come within {} s", limit.as_secs_f64())]
     TooSlow {
-        /// What was awaited.
+        /// The message or step awaited.
         what: &'static str,
-        /// For how long.
+        /// Time limit.
         limit: Duration,
     },
-    /// The other end left.
+    /// The peer closed the connection.
     #[error("the other end closed the connection")]
     Closed,
     /// The network failed.
     #[error("the connection failed: {0}")]
     Io(#[source] io::Error),
-    /// The other end makes no sense.
+    /// A malformed frame of the peer.
     #[error("the other end does not follow the protocol: {0}")]
     Frame(#[from] FrameError),
-    /// A sound message in the wrong place.
+    /// A well-formed message in the wrong place.
     #[error("the other end sent {got:?} where {wanted:?} was awaited")]
     Unexpected {
-        /// What came.
+        /// Kind received.
         got: Kind,
-        /// What should have.
+        /// Kind expected.
         wanted: Kind,
     },
-    /// The other end gives up.
+    /// The peer refuses, with a reason.
     #[error("the other end refuses ({code:?}): {detail}")]
     RefusedByPeer {
         /// The reason.
         code: RefuseCode,
-        /// Its words.
+        /// Description of the reason.
         detail: String,
     },
-    /// The secret lets nobody in.
+    /// The secret is wrong, used or expired.
     #[error(transparent)]
     Redeem(#[from] RedeemError),
     /// Another model, or another layout of keys and values.
     #[error("the two machines do not have the same model: their {0} differ")]
     OtherModel(Component),
-    /// The new node's name.
+    /// The new node's name is not valid.
     #[error(transparent)]
     Name(#[from] CertificateError),
-    /// A name must tell nodes apart.
+    /// The new node has the enrolling node's name; names must tell nodes apart.
     #[error("the new node wants to be called {name}, as the enrolling node is")]
     SameName {
         /// The name.
         name: String,
     },
-    /// Neither could compute for the other.
+    /// Neither node could compute for the other.
     #[error("a {theirs} can do nothing with this node, which is a {ours}")]
     NothingInCommon {
-        /// What this node may do.
+        /// Roles of this node.
         ours: Roles,
-        /// What the new one should.
+        /// Roles that the new one is to have.
         theirs: Roles,
     },
-    /// A producer that nobody can ask.
+    /// A new producer without an address that decoders could connect to.
     #[error("the new node is to produce, and does not say where it listens")]
     NoAddress,
-    /// Nobody used the ticket.
+    /// The ticket expired unused.
     #[error("nobody used the ticket before it expired")]
     NobodyCame,
     /// No lane between the two nodes.
@@ -116,7 +116,7 @@ pub enum EnrolError {
     /// TLS does not take our own identity.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The bytes of the link test got lost.
+    /// Bytes of the link test were lost.
     #[error("{sent} bytes were sent through the link and {seen} came")]
     BytesLost {
         /// As counted by the sender.
@@ -130,34 +130,34 @@ pub enum EnrolError {
     /// The handoff failed.
     #[error("the qualification handoff failed: {0}")]
     Bring(#[from] BringError),
-    /// What was brought cannot be used.
+    /// The brought pages cannot be installed.
     #[error("the qualification handoff failed: {0}")]
     Install(#[from] InstallError),
-    /// The handoff brought what cannot be compared.
+    /// The pages to compare with cannot be exported.
     #[error("the qualification handoff failed: {0}")]
     Export(#[from] ExportError),
-    /// It was brought, and has other bits.
+    /// The brought pages, or the logits from them, have other bits.
     #[error("the qualification failed: {0}")]
     OtherBits(#[from] Difference),
-    /// Our engine does not compute.
+    /// The engine of this node failed.
     #[error("the engine does not compute the qualification prompt: {0}")]
     Engine(String),
-    /// Our folder.
+    /// The cluster folder of this node.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Our CA.
+    /// The CA of this node.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// A MAC key of the tests.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Our MAC keys, or those that came.
+    /// The MAC keys of this node, or those that were sent to it.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
-    /// Our deny-list.
+    /// The deny-list of this node.
     #[error(transparent)]
     Revocations(#[from] RevocationsError),
-    /// Our ledger.
+    /// The ledger of this node.
     #[error(transparent)]
     Ledger(#[from] OpenError),
     /// No ticket can be made.
@@ -172,15 +172,15 @@ pub enum EnrolError {
     /// The address cannot be listened on.
     #[error("{address}: {error}")]
     Listen {
-        /// Which.
+        /// The address.
         address: std::net::SocketAddr,
-        /// What the system says.
+        /// I/O error of the operating system.
         error: io::Error,
     },
 }
 
 impl EnrolError {
-    /// What an error during a TLS handshake means.
+    /// Maps an error during a TLS handshake to the failure that it stands for.
     pub(super) fn of_handshake(error: io::Error) -> Self {
         let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) else {
             return Self::of_io(error);
@@ -210,7 +210,7 @@ impl EnrolError {
         }
     }
 
-    /// What the other end is told, if it is still there to hear it.
+    /// Refusal code for the peer, if it still reads.
     pub(super) fn code(&self) -> RefuseCode {
         match self {
             Self::Redeem(RedeemError::Wrong) => RefuseCode::WrongTicket,

@@ -15,51 +15,51 @@ pub const HEADER_BYTES: usize = 12;
 const MAGIC: [u8; 4] = *b"MUEN";
 const VERSION: u8 = 2;
 
-/// What a frame is.
+/// Kind of a frame: its message type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A new node asks to be let in.
+    /// Application of a new node.
     Apply = 1,
-    /// Every test was good: it is let in.
+    /// Certificate and keys: every test was good.
     Grant = 2,
-    /// It is ready to be tested.
+    /// The new node is ready to be tested.
     Joined = 3,
-    /// What a test found.
+    /// Results of the tests.
     Report = 4,
-    /// It has kept its folder.
+    /// The new node has completed its folder.
     Kept = 6,
-    /// The end, and why.
+    /// Refusal with its reason; ends the connection.
     Refuse = 7,
-    /// It is tested, as a member of a cluster that was made for that.
+    /// Membership in the cluster of the tests.
     Trial = 8,
-    /// Asks for a pong.
+    /// Request for a pong.
     Ping = 16,
-    /// Answers a ping.
+    /// Answer to a ping.
     Pong = 17,
-    /// Asks for bytes.
+    /// Request for bulk bytes.
     AskBulk = 18,
-    /// Bytes.
+    /// Bulk bytes.
     Bulk = 19,
-    /// All bytes were sent.
+    /// End of the bulk bytes, with their number.
     BulkEnd = 20,
-    /// They have come.
+    /// Number of bulk bytes received.
     BulkSeen = 21,
-    /// How long sending took.
+    /// Time that sending took.
     BulkSent = 22,
 }
 
-/// Why bytes are not a message. The peer's fault; ends the connection.
+/// Bytes that are no message of an enrolment. The peer's fault; ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Another protocol.
+    /// Not a frame of this protocol.
     #[error("what came is no frame of an enrolment")]
     NotAFrame,
-    /// A later program.
+    /// Another version of the protocol.
     #[error("the peer speaks version {found} of enrolments, this program speaks {VERSION}")]
     Version {
-        /// What it speaks.
+        /// Version received.
         found: u8,
     },
     /// No such kind.
@@ -94,7 +94,7 @@ pub enum FrameError {
         /// Bytes too many.
         extra: usize,
     },
-    /// A field holds what has no meaning.
+    /// A field has a value without a meaning.
     #[error("{field} of a {kind:?} frame has no meaning")]
     Value {
         /// Its kind.

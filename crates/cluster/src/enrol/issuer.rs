@@ -1,4 +1,4 @@
-//! The side that has the CA: takes one node by its ticket, tests it, and lets it in if every test was good.
+//! Enrolling side, which has the CA: admits one node by its ticket, if every test is good.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::identity::{
 };
 use crate::lane::UnixClock;
 
-/// What a new node is granted, and how.
+/// Roles, lifetimes and limits of an enrolment.
 #[derive(Clone)]
 pub struct IssuerSettings {
-    /// What it may do.
+    /// Roles granted to the new node.
     pub roles: Roles,
-    /// How long its certificate is valid.
+    /// Lifetime of its certificate, seconds.
     pub lifetime_s: u64,
-    /// How long the ticket is.
+    /// Lifetime of the ticket, seconds.
     pub ticket_lifetime_s: u64,
-    /// How long everything else may take.
+    /// Time limits of the other steps.
     pub limits: Limits,
     /// Seconds since 1970.
     pub clock: UnixClock,
@@ -63,27 +63,27 @@ struct Tests {
     by_issuer: Option<Qualification>,
 }
 
-/// What an enrolment came to, on either side.
+/// Result of an enrolment, on either side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Enrolled {
-    /// The new node.
+    /// Certificate facts of the new node.
     pub node: NodeFacts,
-    /// What the enrolling node may do.
+    /// Roles of the enrolling node.
     pub issuer_roles: Roles,
-    /// Where the other end computes for this one, if it does.
+    /// Address of the other end's producer; `None` if that computes nothing for this node.
     pub producer: Option<Address>,
-    /// The link, led by the decoder of the first qualification.
+    /// Measurements of the link, led by the decoder of the first qualification.
     pub link: LinkReport,
-    /// The new node's pages with the enrolling node's, if that decodes them.
+    /// The new node's pages compared with the enrolling node's, if that decodes them.
     pub by_node: Option<Qualification>,
-    /// The enrolling node's pages with the new node's, if that decodes them.
+    /// The enrolling node's pages compared with the new node's, if that decodes them.
     pub by_issuer: Option<Qualification>,
 }
 
-/// What happens meanwhile, for whoever watches.
+/// Progress of an enrolment, in the order of its steps.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// Somebody was not let in.
+    /// An applicant was refused; the enrolment goes on waiting.
     Refused(&'a EnrolError),
     /// The ticket was used; the node is tested now, and has been granted nothing.
     LetIn(&'a NodeFacts),
@@ -125,10 +125,10 @@ impl<'a> Issuer<'a> {
         Ok(Self { state: IssuerState { folder, ours, machine, authority, revocations, settings }, door })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O error of the operating system.
     pub fn address(&self) -> Result<Address, EnrolError> {
         self.door.address().map_err(EnrolError::Io)
     }
@@ -143,8 +143,8 @@ impl<'a> Issuer<'a> {
         Ticket::issue(self.state.authority.cluster_id(), advertised, now, lifetime_s)
     }
 
-    /// Waits for the ticket and enrols the node that shows it. `told` hears what happens meanwhile. Dropping the future ends
-    /// the enrolment as a failure does.
+    /// Waits for the ticket and enrols the node that shows it. `told` receives progress. Dropping the future ends the
+    /// enrolment as a failure does.
     ///
     /// # Errors
     /// [`EnrolError`]. If anything was granted, it is revoked.
@@ -161,7 +161,7 @@ impl<'a> Issuer<'a> {
         channel.end(admitted).await
     }
 
-    /// The first who shows the right secret. Whoever does not know it ends nothing, however often: it cannot be guessed.
+    /// The first applicant with the right secret. Wrong secrets end nothing, however many: 256 bits cannot be guessed.
     async fn first(
         &mut self,
         ticket: &mut IssuedTicket,
@@ -191,7 +191,7 @@ impl<'a> Issuer<'a> {
 }
 
 impl IssuerState<'_> {
-    /// Tests the node and lets it in.
+    /// Tests the node and grants it membership.
     async fn admit(
         &self,
         door: Door,
@@ -285,12 +285,12 @@ impl IssuerState<'_> {
 }
 
 impl Enrolled {
-    /// What was measured of the way that the new node's pages go.
+    /// Measured rounds in the direction of the new node's pages.
     pub fn from_node(&self) -> &[Round] {
         if self.by_node.is_some() { &self.link.to_decoder } else { &self.link.to_producer }
     }
 
-    /// What was measured of the way that the enrolling node's pages go.
+    /// Measured rounds in the direction of the enrolling node's pages.
     pub fn from_issuer(&self) -> &[Round] {
         // The link was led by the decoder of the first qualification, which is the enrolling node if that decodes.
         if self.by_node.is_some() { &self.link.to_producer } else { &self.link.to_decoder }
@@ -308,7 +308,8 @@ impl Drop for Signed<'_> {
     }
 }
 
-/// Whether the new node computes for the enrolling one, and the other way round.
+/// True, first, if the new node computes for the enrolling one, and second, if the enrolling one computes for the new
+/// node.
 pub(super) fn directions(issuer: Roles, node: Roles) -> (bool, bool) {
     let computes = |one: Roles, other: Roles| one.contain(Role::Producer) && other.contain(Role::Decoder);
     (computes(node, issuer), computes(issuer, node))
@@ -318,7 +319,8 @@ pub(super) fn good(qualification: Qualification) -> Result<Qualification, EnrolE
     qualification.difference.map_or(Ok(qualification), |difference| Err(difference.into()))
 }
 
-/// Where a node listens that says `listen` and whose connection comes from `from`.
+/// Reachable address of a node that announces `listen` over a connection from `from`: an unspecified IP is replaced by
+/// the connection's.
 fn seen_from_here(listen: Address, from: Address) -> Address {
     let ip = if listen.ip().is_unspecified() { from.ip().to_canonical() } else { listen.ip() };
     Address::new(ip, listen.port())

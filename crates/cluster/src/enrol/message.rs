@@ -1,4 +1,4 @@
-//! What the two ends of an enrolment say, and the byte tables of it.
+//! Messages of an enrolment, with their byte tables.
 //!
 //! `Joined` and `Kept` have no body. `Bulk` is any bytes. The others:
 //!
@@ -41,53 +41,53 @@ const DETAIL_BYTES_MAX: usize = 1024;
 /// One message.
 #[derive(Debug, PartialEq)]
 pub enum Message {
-    /// A new node asks to be let in.
+    /// Application of a new node.
     Apply(Apply),
-    /// It is tested, as a member of a cluster that was made for that.
+    /// Membership in the cluster of the tests.
     Trial(Trial),
-    /// Every test was good: it is let in.
+    /// Certificate and keys: every test was good.
     Grant(Grant),
-    /// It is ready to be tested.
+    /// The new node is ready to be tested.
     Joined,
-    /// What a test found.
+    /// Results of the tests; the link is reported once.
     Report(Option<LinkReport>, Qualification),
-    /// It has kept its folder.
+    /// The new node has completed its folder.
     Kept,
-    /// The end, and why.
+    /// Refusal with its reason; ends the connection.
     Refuse(RefuseCode, String),
-    /// Asks for a pong of the same number.
+    /// Request for a pong with the same number.
     Ping(u64),
-    /// Answers.
+    /// Answer to a ping, with its number.
     Pong(u64),
-    /// Asks for bytes.
+    /// Request for bulk bytes.
     AskBulk {
-        /// No more are sent.
+        /// Upper bound, bytes.
         bytes_max: u64,
-        /// For no longer.
+        /// Upper bound of the sending time, ms.
         time_max_ms: u32,
     },
-    /// Bytes of no meaning.
+    /// Bulk bytes of any value.
     Bulk(Vec<u8>),
-    /// All were sent.
+    /// End of the bulk bytes, with their number.
     BulkEnd(u64),
-    /// As many have come.
+    /// Number of bulk bytes received.
     BulkSeen(u64),
-    /// How long it took.
+    /// Bytes and times of a round that the peer sent.
     BulkSent(Round),
 }
 
-/// A new node's wish.
+/// Application of a new node: ticket secret, model identity, name, address and certificate request.
 #[derive(PartialEq)]
 pub struct Apply {
-    /// Of the ticket.
+    /// Secret of the ticket.
     pub secret: Zeroizing<[u8; 32]>,
-    /// Of its model and layout.
+    /// Digests of its model and layout.
     pub identity: [[u8; 32]; 5],
-    /// What it wants to be called.
+    /// Node name that it applies for.
     pub name: String,
-    /// Where it will produce.
+    /// Address of its producer, if it is to be one.
     pub listen: Option<Address>,
-    /// Its request for a certificate, PEM.
+    /// Certificate signing request, PEM.
     pub request: String,
 }
 
@@ -96,11 +96,11 @@ pub struct Apply {
 pub struct Trial {
     /// Node id of the issuer in the cluster of the tests.
     pub issuer: NodeId,
-    /// What the issuer may do.
+    /// Roles of the issuer.
     pub issuer_roles: Roles,
     /// The certificate of the CA of the tests, PEM.
     pub authority: String,
-    /// The new node's, PEM.
+    /// The new node's certificate, PEM.
     pub certificate: String,
     /// The MAC keys of the tests, as in a file.
     pub keys: Zeroizing<String>,
@@ -111,7 +111,7 @@ pub struct Trial {
 pub struct Grant {
     /// The CA's certificate, PEM.
     pub authority: String,
-    /// The new node's, PEM.
+    /// The new node's certificate, PEM.
     pub certificate: String,
     /// The MAC keys as in their file.
     pub keys: Zeroizing<String>,
@@ -119,29 +119,29 @@ pub struct Grant {
     pub revoked: Vec<(Revoked, u64)>,
 }
 
-/// Why one end gives up, for the other.
+/// Reason of a refusal, as a byte on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RefuseCode {
     /// The secret is not that of the ticket.
     WrongTicket = 1,
-    /// It let in another node.
+    /// Another node was admitted by this ticket.
     UsedTicket = 2,
-    /// It is too late.
+    /// The ticket has expired.
     ExpiredTicket = 3,
-    /// The name is none, or the issuer's own.
+    /// Not a valid name, or the issuer's own.
     BadName = 4,
-    /// The request for a certificate is none.
+    /// Not a valid certificate signing request.
     BadRequest = 5,
     /// Another model, or another layout.
     OtherModel = 6,
-    /// A message that makes no sense here.
+    /// A malformed, unexpected or late message.
     Protocol = 7,
-    /// The link does not work.
+    /// The link, or the handoff over it, failed.
     Link = 8,
-    /// What was brought has other bits.
+    /// The brought pages, or the logits from them, have other bits.
     OtherBits = 9,
-    /// A person, or the system, ended it.
+    /// Ended by a person or by the system.
     Stopped = 10,
     /// Something failed that is no fault of the other end.
     Internal = 11,
@@ -164,7 +164,7 @@ impl RefuseCode {
     ];
 }
 
-/// None shows a secret.
+/// Hides the secret.
 impl std::fmt::Debug for Apply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Apply").field("name", &self.name).field("listen", &self.listen).finish_non_exhaustive()
@@ -184,7 +184,7 @@ impl std::fmt::Debug for Trial {
 }
 
 impl Message {
-    /// What it is.
+    /// Kind of the message's frame.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Apply(_) => Kind::Apply,
@@ -207,8 +207,7 @@ impl Message {
     /// The whole frame.
     ///
     /// # Errors
-    /// [`FrameError::TooLong`] or [`FrameError::Value`] if it holds more than can be said: a text too long, a list too
-    /// long.
+    /// [`FrameError::TooLong`] or [`FrameError::Value`] if a text or a list is longer than the frame can hold.
     pub fn frame(&self) -> Result<Zeroizing<Vec<u8>>, FrameError> {
         let kind = self.kind();
         let mut out = Zeroizing::new(vec![0; HEADER_BYTES]);
@@ -221,7 +220,7 @@ impl Message {
         Ok(out)
     }
 
-    /// The name of the field that cannot be said is the error.
+    /// Appends the body. The error is the name of a field that is too long.
     fn put_body(&self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         match self {
             Self::Apply(apply) => apply.put(out)?,

@@ -34,12 +34,12 @@ const LANES_MAX: usize = 4;
 /// Connections of an enrolment that are not lanes yet.
 const HANDSHAKES_MAX: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// How long the parts of an enrolment may take.
+/// Time limits of the parts of an enrolment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A handshake, or one message of the protocol.
+    /// Limit of a handshake, or of one message of the protocol.
     pub step: Duration,
-    /// A qualification, in which both engines compute.
+    /// Limit of a qualification, in which both engines compute.
     pub qualification: Duration,
 }
 
@@ -49,12 +49,12 @@ impl Default for Limits {
     }
 }
 
-/// Whether the link is still to be tested.
+/// State of the link test, which runs once per enrolment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// It is.
+    /// Not tested yet.
     ToTest,
-    /// It was.
+    /// Tested by the first qualification.
     Tested,
 }
 
@@ -157,7 +157,7 @@ impl Party<'_> {
     }
 }
 
-/// The first lane that comes to be: whoever is refused, or breaks off, is nobody's loss.
+/// The first lane admitted at `port`; refused and broken connections are dropped.
 async fn lane_at(port: &Port, acceptor: &Arc<Acceptor>) -> Lane {
     // Side by side: the peer does not wait for a stranger who says nothing.
     let (mut connecting, mut places) = (JoinSet::new(), VecDeque::<AbortHandle>::new());

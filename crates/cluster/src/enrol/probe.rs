@@ -19,11 +19,11 @@ const ROUNDS: usize = 4;
 /// Four rounds are 64 MiB, or a second.
 const ROUND_BYTES: u64 = 16 << 20;
 const ROUND_TIME: Duration = Duration::from_millis(250);
-/// What a socket has taken in the time of a round may need longer to arrive.
+/// Limit for the confirmation of a round: bytes that a socket took within the round's time may arrive later.
 const ARRIVAL: Duration = Duration::from_secs(60);
 const FRAME_BYTES: u32 = 64 << 10;
 
-/// Time in which the kernel was busy sending on a connection since it began, in us, if it tells.
+/// Kernel's busy time of a connection since it was opened, us; `None` if the kernel does not report it.
 pub(super) type BusyTime<'a> = &'a (dyn Fn() -> Option<u64> + Send + Sync);
 
 /// Leads the test.

@@ -13,16 +13,16 @@ use super::failure::EnrolError;
 use super::report::{Difference, Qualification};
 use crate::handoff::{Remote, Shape};
 
-/// What the prompt is derived from.
+/// BLAKE3 key-derivation context of the prompt's tokens.
 const PROMPT_CONTEXT: &str = "muser 2026 qualification prompt, version 1";
 
 /// The engine of a node that is enrolled, or that enrols.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Computes. It needs a context of at least `prompt_tokens + 1`, and room for three such sequences and for an
-    /// installation of one.
+    /// Host of the engine. It needs a context of at least `prompt_tokens + 1`, and room for three such sequences and
+    /// for an installation of one.
     pub host: EngineHost,
-    /// What handoffs know of its model.
+    /// Shape of the model's KV pages, and its identity.
     pub shape: Shape,
     /// Tokens of the vocabulary.
     pub vocab: u32,
@@ -30,7 +30,7 @@ pub struct Machine {
     pub prompt_tokens: usize,
 }
 
-/// What the first token after the prompt is, as bits.
+/// First token after the prompt, with the bits of every candidate's probability.
 #[derive(PartialEq)]
 struct First {
     token: u32,
@@ -38,7 +38,7 @@ struct First {
 }
 
 impl Machine {
-    /// The prompt: any tokens, and always the same.
+    /// The prompt: pseudo-random tokens, the same on every machine.
     fn prompt(&self) -> Vec<u32> {
         let mut stream = blake3::Hasher::new_derive_key(PROMPT_CONTEXT).finalize_xof();
         let mut token = || {
@@ -52,7 +52,7 @@ impl Machine {
     /// Computes the prompt here, brings it by `remote`, and compares.
     ///
     /// # Errors
-    /// [`EnrolError`]. A difference is none: it is what was asked for.
+    /// [`EnrolError`]. A difference is a result, not an error.
     pub(super) async fn qualify(&self, remote: &Remote) -> Result<Qualification, EnrolError> {
         let prompt = self.prompt();
         let pages = self.pages_of(&prompt).await?;
@@ -82,7 +82,7 @@ impl Machine {
         })
     }
 
-    /// What a producer would send of the prompt: the pages of all tokens but the last.
+    /// Pages of the prompt as a producer would send them: of all tokens but the last.
     async fn pages_of(&self, prompt: &[u32]) -> Result<Vec<ReadyPage>, EnrolError> {
         let rows = prompt.len().saturating_sub(1);
         let export = Export::new(self.shape.spec(), rows, 0);
@@ -162,7 +162,7 @@ fn differing_row(layout: PageLayout, one: &[u8], other: &[u8]) -> usize {
     (0..PAGE_ROWS).find(differs).unwrap_or(0)
 }
 
-/// As it is told to the other end, so that both show the same.
+/// Rounded to microseconds as on the wire, so that both ends show the same time.
 fn in_microseconds(time: Duration) -> Duration {
     Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }

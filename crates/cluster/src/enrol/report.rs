@@ -1,4 +1,4 @@
-//! What the tests of an enrolment found: how fast the link is, and whether a handoff has the bits of a local prefill.
+//! Results of an enrolment's tests: rates of the link, and the bitwise comparison of a handoff with a local prefill.
 //!
 //! A [`Round`] is 24 bytes: payload bytes, time by the wall clock in us, and time in which the kernel was busy sending in us
 //! (`u64::MAX` if it does not tell). A [`LinkReport`] is a `u8` of round trips, as many `u32` in us, then for each
@@ -21,24 +21,24 @@ use std::time::Duration;
 use super::frame::{Fields, FrameError};
 use crate::accounting::SendAccount;
 
-/// More are never measured.
+/// Most samples of a list that are accepted.
 const SAMPLES_MAX: u8 = 32;
 
 /// One measurement of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes: u64,
     /// From the first byte to the receiver's confirmation.
     pub wall_us: u64,
-    /// Time in which the kernel had them on their way, if it tells.
+    /// Kernel's busy time, us; `None` if not reported.
     pub busy_us: Option<u64>,
 }
 
-/// What the link does. Rates are of payload.
+/// Measurements of a link. Rates are of payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkReport {
-    /// Round trips.
+    /// Round-trip times, us.
     pub round_trips_us: Vec<u32>,
     /// Towards the node that computes.
     pub to_producer: Vec<Round>,
@@ -46,27 +46,27 @@ pub struct LinkReport {
     pub to_decoder: Vec<Round>,
 }
 
-/// How a handoff compares with a prefill of the decoder itself.
+/// Comparison of a handoff with the decoder's own prefill of the same prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qualification {
-    /// Positions that were brought.
+    /// Positions brought.
     pub rows: u32,
     /// Pages that were compared.
     pub pages: u32,
-    /// Their bytes.
+    /// Bytes of the compared pages.
     pub payload_bytes: u64,
-    /// To the first token, computed by the decoder.
+    /// Time to the first token, computed by the decoder alone.
     pub local: Duration,
-    /// To the first token, with the producer.
+    /// Time to the first token, with the producer.
     pub remote: Duration,
-    /// The first difference; none is wanted.
+    /// First difference; `None` if all bits are equal.
     pub difference: Option<Difference>,
 }
 
-/// Where the bits differ first.
+/// Place of the first differing bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
-    /// In what was brought.
+    /// In the brought pages.
     #[error("keys and values of layer {layer} differ at position {position}")]
     Page {
         /// The layer.
@@ -74,10 +74,10 @@ pub enum Difference {
         /// The first position in the page at which they do.
         position: u32,
     },
-    /// In what follows from it.
+    /// In the logits computed from equal pages.
     #[error("the first token or its probabilities differ, at position {position}, and no page does")]
     Logits {
-        /// Of the prompt's last token.
+        /// Absolute position of the prompt's last token.
         position: u32,
     },
 }
@@ -85,11 +85,11 @@ pub enum Difference {
 /// Rates of the rounds of one direction, in Gbit/s by the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// The middle one.
+    /// Median.
     pub median: f64,
-    /// The slowest.
+    /// Slowest round.
     pub slowest: f64,
-    /// The fastest.
+    /// Fastest round.
     pub fastest: f64,
 }
 
@@ -113,7 +113,7 @@ impl Round {
 }
 
 impl LinkReport {
-    /// The middle round trip.
+    /// Median round trip.
     pub fn round_trip(&self) -> Option<Duration> {
         let mut sorted = self.round_trips_us.clone();
         sorted.sort_unstable();

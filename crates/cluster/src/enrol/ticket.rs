@@ -1,4 +1,4 @@
-//! Tickets: how a new node finds the cluster, knows it for the right one, and is let in once.
+//! Enrolment tickets: a text with the cluster's address, the digest of its CA, and a secret that admits one node once.
 //!
 //! A ticket is made on the node that has the CA and carried by a person to the new one. Its text is `muser-ticket-` and
 //! base 32 (RFC 4648, lower case, no padding) of:
@@ -26,7 +26,7 @@ const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Separates these hashes from all other uses of BLAKE3.
 const HASH_CONTEXT: &str = "muser enrolment ticket v1 secret";
 
-/// What a new node needs. Printing it for debugging shows no secret; [`Ticket::text`] is the ticket itself.
+/// Enrolment ticket. `Debug` shows no secret; [`Ticket::text`] is the ticket itself.
 pub struct Ticket {
     /// BLAKE3 of the CA's certificate.
     pub cluster_id: [u8; 32],
@@ -37,11 +37,11 @@ pub struct Ticket {
     secret: Zeroizing<[u8; 32]>,
 }
 
-/// Why text is not a ticket.
+/// Text that is not a valid ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TicketTextError {
-    /// Something else was pasted.
+    /// The text does not begin like a ticket.
     #[error("a ticket begins with `{PREFIX}`")]
     NoPrefix,
     /// A character that is in no ticket.
@@ -56,25 +56,25 @@ pub enum TicketTextError {
     /// Of another version.
     #[error("the ticket has version {found}, this program reads version {VERSION}")]
     WrongVersion {
-        /// What it says.
+        /// Version of the ticket.
         found: u8,
     },
-    /// The parts do not fill it.
+    /// The parts do not fill the decoded bytes.
     #[error("the ticket's parts do not fill its {bytes} bytes")]
     WrongLength {
         /// Its length, decoded.
         bytes: usize,
     },
-    /// Not text.
+    /// The address is not UTF-8.
     #[error("the ticket's address is not text")]
     BadAddress,
 }
 
-/// Why a ticket is not made.
+/// Failure to make a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssueError {
-    /// Too long, or empty.
+    /// The address is empty or too long.
     #[error("an address of {bytes} bytes does not fit into a ticket, 1 to {ADDRESS_BYTES_MAX} do")]
     BadAddress {
         /// Its length.
@@ -85,7 +85,7 @@ pub enum IssueError {
     NoRandomness(#[from] NoRandomness),
 }
 
-/// The issuing side's memory of one ticket: a hash of its secret, nothing that would let anyone in.
+/// Issuer's record of one ticket: a hash of its secret, from which the secret cannot be found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedTicket {
     hash: [u8; 32],
@@ -93,17 +93,17 @@ pub struct IssuedTicket {
     used: bool,
 }
 
-/// Why a secret lets nobody in.
+/// Refusal of a ticket's secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedeemError {
     /// Not the secret of this ticket.
     #[error("this is not the ticket that was issued")]
     Wrong,
-    /// Tickets are good for one node.
+    /// Another node was admitted by this ticket.
     #[error("this ticket was used already")]
     Used,
-    /// Too late.
+    /// The ticket has expired.
     #[error("this ticket expired {} s ago", now_unix_s - expiry_unix_s)]
     Expired {
         /// Its expiry.
@@ -161,7 +161,7 @@ impl Ticket {
         text
     }
 
-    /// Reads a ticket's text; white space around it is no matter.
+    /// Reads a ticket's text; surrounding white space is ignored.
     ///
     /// # Errors
     /// [`TicketTextError`].
@@ -193,7 +193,7 @@ impl Ticket {
         })
     }
 
-    /// What the new node shows, once the other end has proved to be the cluster of [`Self::cluster_id`].
+    /// The secret, sent by the new node once the other end has proved to be the cluster of [`Self::cluster_id`].
     pub fn secret(&self) -> &[u8; 32] {
         &self.secret
     }
@@ -205,10 +205,10 @@ impl IssuedTicket {
         self.expiry_unix_s
     }
 
-    /// Lets the holder of the secret in, once. The comparison takes the same time for every wrong secret.
+    /// Accepts the right secret, once. The comparison takes the same time for every wrong secret.
     ///
     /// # Errors
-    /// [`RedeemError`]. Only the right secret learns whether the ticket is used or expired.
+    /// [`RedeemError`]. Only a peer with the right secret learns that the ticket is used or expired.
     pub fn redeem(&mut self, secret: &[u8; 32], now_unix_s: u64) -> Result<(), RedeemError> {
         // Hashes of this type are compared in constant time.
         if blake3::Hash::from_bytes(hash_of(secret)) != blake3::Hash::from_bytes(self.hash) {

@@ -18,10 +18,10 @@ use super::failure::EnrolError;
 use crate::identity::{ClusterAuthority, ENROLLING_SERVER_NAME, cluster_id};
 use crate::lane::{UnixClock, time_by};
 
-/// What both ends must name in the handshake.
+/// ALPN protocol name, required of both ends.
 pub const PROTOCOL: &[u8] = b"muser-enrol/2";
 
-/// The enrolling side's, for `lifetime_s` from now.
+/// TLS settings of the enrolling side, with a certificate valid for `lifetime_s` from now.
 pub(super) fn server(
     authority: &ClusterAuthority,
     lifetime_s: u64,
@@ -41,7 +41,7 @@ pub(super) fn server(
     Ok(config)
 }
 
-/// The new node's, which accepts the CA of this cluster alone.
+/// TLS settings of the new node, which accepts the CA of this cluster alone.
 pub(super) fn client(cluster_id: [u8; 32], clock: &UnixClock) -> Result<ClientConfig, EnrolError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Arc::new(OfCluster { cluster_id, provider: Arc::clone(&provider) });
@@ -56,7 +56,7 @@ pub(super) fn client(cluster_id: [u8; 32], clock: &UnixClock) -> Result<ClientCo
     Ok(config)
 }
 
-/// The name that the CA gives to who enrols.
+/// Server name in the enrolling node's certificate.
 pub(super) fn server_name() -> Result<ServerName<'static>, EnrolError> {
     ServerName::try_from(ENROLLING_SERVER_NAME).map_err(|error| EnrolError::Tls { reason: error.to_string() })
 }

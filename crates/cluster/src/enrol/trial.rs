@@ -1,7 +1,7 @@
 //! The cluster of the tests: a CA, certificates and a MAC key that are made for one enrolment and forgotten with it.
 //!
-//! A new node is tested as a member of this cluster. Of the real one it is given nothing before the tests are passed, neither
-//! a certificate nor a key: whoever takes what it is given and leaves has nothing.
+//! A new node is tested as a member of this cluster. It is given no certificate and no key of the real one before the
+//! tests are passed, so a node that leaves in between has nothing of use.
 
 use std::time::Duration;
 

@@ -103,7 +103,7 @@ impl EnrolmentFolder {
         files::sync_folder(above).map_err(|error| file(FileError::Io { path: above.into(), error }))
     }
 
-    /// Leaves the folder to whoever takes back later what was granted.
+    /// Keeps the folder on disk for [`take_back`], which revokes the grant later.
     pub(super) fn leave(&mut self) {
         self.stays = true;
     }
@@ -121,7 +121,7 @@ impl Drop for EnrolmentFolder {
 /// Grants of enrolments that have not ended, or never will.
 ///
 /// # Errors
-/// What the disk says.
+/// I/O error of the operating system.
 pub fn pending(folder: &ClusterFolder) -> Result<Vec<Pending>, EnrolError> {
     let mut all = Vec::new();
     for path in folders(folder.path()).map_err(EnrolError::Io)? {
@@ -135,7 +135,7 @@ pub fn pending(folder: &ClusterFolder) -> Result<Vec<Pending>, EnrolError> {
 /// Revokes what was granted by enrolments whose process was killed, and removes what these left. Returns what was revoked.
 ///
 /// # Errors
-/// What the disk says, or that the deny-list cannot be used; what was not revoked is found again.
+/// I/O error, or a deny-list that cannot be used; grants not revoked are found again by the next call.
 pub fn take_back(folder: &ClusterFolder, now_unix_s: u64) -> Result<Vec<Pending>, EnrolError> {
     let held = files::lock(folder.path()).map_err(file)?;
     let left: Vec<(PathBuf, File)> = folders(folder.path())

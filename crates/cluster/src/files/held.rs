@@ -1,8 +1,8 @@
 //! Changes of a file: one process at a time reads it, changes it, and puts the whole of it in its place.
 //!
-//! A folder has one lock, the file `.lock` in it; the kernel lets go of it when its holder ends, however that is. What a
-//! killed process left half written has a name of its own, and is removed by the next one that writes the same file. A name
-//! that is a link stays one: what it leads to is changed, under the lock of the folder where that lies.
+//! A folder has one lock, the file `.lock` in it; the kernel releases it when the holding process ends. The file that a
+//! killed process left half written has a temporary name, and is removed by the next writer of the same file. A
+//! symbolic link stays one: its target is changed, under the lock of the target's folder.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -162,7 +162,7 @@ fn begin_of_aside(name: &OsStr) -> std::ffi::OsString {
     begin
 }
 
-/// Removes what processes left that were killed while they wrote the file called `name`. Whoever writes it has the lock.
+/// Removes the temporary files of killed writers of the file called `name`. Called with the folder's lock held.
 fn remove_left_over(folder: &Path, name: &OsStr) -> io::Result<()> {
     let begin = begin_of_aside(name);
     for entry in fs::read_dir(folder)? {

@@ -1,8 +1,8 @@
 //! Permission checks of the files of a cluster folder, by the rules that ssh has for its own.
 //!
-//! A file, and each folder that its name is in, belongs to root or to the user of this process, and nobody but that owner may
-//! write it. In a folder with the sticky bit others may make files, and cannot exchange ours. A secret may be read by its
-//! group, and by nobody else.
+//! A file, and each folder on its path, belongs to root or to the user of this process, and only that owner may write
+//! it. In a folder with the sticky bit others may create files, but not replace ours. A secret may be read by its group
+//! and by no other user.
 
 use std::fs;
 use std::path::Path;
@@ -51,13 +51,13 @@ fn check_owner(path: &Path, metadata: &fs::Metadata) -> Result<(), FileError> {
     if owner == 0 || owner == user { Ok(()) } else { Err(FileError::Foreign { path: path.into(), owner, user }) }
 }
 
-/// Elsewhere the access lists of the folder decide.
+/// No check: elsewhere the access lists of the folder decide.
 #[cfg(not(unix))]
 pub(super) fn check_file(_: &Path, _: &fs::Metadata, _: Secrecy) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Likewise.
+/// No check, likewise.
 #[cfg(not(unix))]
 pub(super) fn check_folders(_: &Path) -> Result<(), FileError> {
     Ok(())

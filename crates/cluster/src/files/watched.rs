@@ -1,7 +1,8 @@
 //! A file that a running process follows: read again whenever it changed, on a thread of its own.
 //!
-//! A disk that does not answer, such as a network mount whose server is gone, holds up that thread and nobody else: who asks
-//! gets an error in time, and at once for as long as the thread is held up. Nothing that was known before is used instead.
+//! A disk that does not answer, such as a network mount whose server is down, blocks that thread only: callers get an
+//! error after the time limit, and at once while the thread stays blocked. The content known before is not used
+//! instead.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,11 +28,11 @@ pub(crate) trait Content: Sized + Send + Sync + 'static {
     fn read(path: &Path, known: Option<&Self>) -> Result<Self, Self::Error>;
 }
 
-/// A file, and what it held last. Shared by reference among threads and tasks.
+/// A file and its last good content. Shared by reference among threads and tasks.
 #[derive(Debug)]
 pub(crate) struct Watched<T: Content> {
     shared: Arc<Shared<T>>,
-    /// Questions for the thread that reads, once there is one.
+    /// Channel to the reading thread, once it was started.
     questions: OnceLock<Sender<Question<T>>>,
 }
 
@@ -63,7 +64,7 @@ impl<T: Content> Watched<T> {
         &self.shared.path
     }
 
-    /// The content that was last read well. Nothing is waited for.
+    /// The content that was last read well, without blocking.
     pub(crate) fn known(&self) -> Arc<T> {
         Arc::clone(&lock(&self.shared.content))
     }

@@ -1,4 +1,4 @@
-//! What a handoff moves, term by term: exact rows, what whole pages add to them, and what frames add to pages.
+//! Byte counts of a handoff, term by term: exact rows, rounding up to whole pages, and framing.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use super::FRAME_BYTES;
 pub struct HandoffBytes {
     /// Layer groups, pages of each layer, and the size of a page.
     pub plan: HandoffPlan,
-    /// Bytes of the rows that are missing and will be read.
+    /// Bytes of the missing rows that later tokens attend to.
     pub row_bytes: u64,
-    /// What is added to them, as pages travel whole.
+    /// Bytes of the other rows in the same pages, as pages travel whole.
     pub rounding_bytes: u64,
-    /// What frames add to the pages.
+    /// Bytes that frames add to the pages.
     pub framing: Framing,
 }
 
@@ -38,8 +38,9 @@ pub enum PlanRefused {
 }
 
 impl HandoffBytes {
-    /// What travels so that somebody who holds `held_pages` pages has `rows` rows, from a producer that computes them
-    /// `chunk_rows` at a time, from the beginning, for nobody else: each chunk is sent as it is ready, in frames of its own.
+    /// Byte counts of a handoff after which a decoder with `held_pages` pages has `rows` rows, from an otherwise idle
+    /// producer that computes `chunk_rows` rows at a time from the first row on: each chunk is sent when ready, in
+    /// frames of its own.
     ///
     /// # Errors
     /// [`PlanRefused`].
@@ -91,7 +92,7 @@ fn complete(computed: usize, rows: usize) -> usize {
     if computed == rows { rows.div_ceil(PAGE_ROWS) } else { computed / PAGE_ROWS }
 }
 
-/// What is in both.
+/// Intersection of two page ranges; empty if they do not overlap.
 fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)

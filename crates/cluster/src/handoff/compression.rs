@@ -1,52 +1,52 @@
-//! Whether pages are packed before they are sent: always, never, or when measured rates say that it pays.
+//! Compression of pages before they are sent: always, never, or where measured rates predict a shorter transfer.
 
 use std::time::Duration;
 
 use muser_wire::Codecs;
 
-/// When pages are packed.
+/// Compression setting of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compress {
-    /// When it pays.
+    /// Compress where measured rates predict a shorter transfer, with hysteresis.
     Auto,
     /// Never.
     Never,
-    /// Whenever it makes a page smaller.
+    /// Compress every page that gets smaller.
     Always,
 }
 
-/// The choice, and what it is made by.
+/// Compression setting, with the measured rates that decide under [`Compress::Auto`].
 #[derive(Debug)]
 pub(super) struct Compression {
     setting: Compress,
-    /// Pages that were to be sent so far.
+    /// Pages seen so far, for sampling.
     pages: u64,
     packing: Option<Packing>,
     wire_bytes_per_s: Option<f64>,
     packs: bool,
 }
 
-/// What packing a byte takes and leaves.
+/// Measured cost of compression per input byte: seconds, and output bytes.
 #[derive(Clone, Copy, Debug)]
 struct Packing {
     seconds: f64,
     bytes: f64,
 }
 
-/// How frames go to the kernel.
+/// Rates and buffer sizes of one lane's frames on their way to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// The rate that is to be kept, in bytes a second.
+    /// Pacing rate, bytes per second.
     pub(super) pace: Option<u64>,
     /// Bytes of a frame before packing.
     pub(super) frame_bytes: u64,
-    /// Bytes that the kernel sends while the next frame is packed, at most.
+    /// Most bytes that the kernel sends while the next frame is packed.
     pub(super) unsent_bytes: u64,
 }
 
-/// One page of so many is packed to measure, whether or not it is sent like that: less than one in a hundred.
+/// One page in 128 is packed as a measurement, even where pages are sent unpacked: less than 1 % of them.
 const SAMPLE_EVERY: u64 = 128;
-/// The part that a new measurement has in what is known.
+/// Weight of a new measurement.
 const NEW: f64 = 0.25;
 /// Packing begins when it leaves less than this part of the time, and ends when it leaves more than that.
 const BEGIN: f64 = 0.9;
@@ -59,12 +59,12 @@ impl Compression {
         Self { setting, pages: 0, packing: None, wire_bytes_per_s: None, packs: false }
     }
 
-    /// The codecs that receivers are told of.
+    /// Codecs announced to receivers.
     pub(super) fn offered(&self) -> Codecs {
         if self.setting == Compress::Never { Codecs::NONE_ONLY } else { Codecs::ALL }
     }
 
-    /// Counts pages that are to be sent, and says which of them is to be measured, if one is.
+    /// Counts pages to be sent, and returns the index of the one to measure, if there is one among them.
     pub(super) fn sample(&mut self, pages: usize) -> Option<usize> {
         let to_next = (SAMPLE_EVERY - self.pages % SAMPLE_EVERY) % SAMPLE_EVERY;
         self.pages += pages as u64;
@@ -72,7 +72,7 @@ impl Compression {
         index.filter(|_| self.setting == Compress::Auto)
     }
 
-    /// A page of `raw` bytes was packed to `packed` bytes.
+    /// Takes in a measurement: `raw` bytes were packed to `packed` bytes in `time`.
     pub(super) fn packed(&mut self, raw: usize, packed: usize, time: Duration) {
         let measured = Packing { seconds: time.as_secs_f64() / raw as f64, bytes: packed as f64 / raw as f64 };
         let known = self.packing.unwrap_or(measured);
@@ -83,7 +83,7 @@ impl Compression {
         });
     }
 
-    /// So many bytes kept the kernel busy sending for this time.
+    /// Takes in a measurement: the kernel was busy for `busy` with sending `bytes`.
     pub(super) fn sent(&mut self, bytes: u64, busy: Duration) {
         if busy >= MEASURABLE && bytes > 0 {
             let measured = bytes as f64 / busy.as_secs_f64();
@@ -102,7 +102,7 @@ impl Compression {
         if self.packs { Codecs::ALL } else { Codecs::NONE_ONLY }
     }
 
-    /// The time that a byte takes with packing, as a part of what it takes without. `None` if too little is known.
+    /// Time per byte with packing, relative to without; below 1 packing pays. `None` while either rate is unknown.
     fn gain(&self, flow: &Flow) -> Option<f64> {
         let Packing { seconds, bytes } = self.packing?;
         let pace = flow.pace.map(|pace| pace as f64);

@@ -1,8 +1,9 @@
-//! Connections that are not lanes yet: how many there are, from where, and which makes way for the next.
+//! Admission of connections that are not lanes yet: limits on their number, in total and per address, and the choice of
+//! the one that a new one displaces.
 //!
-//! Nothing is known of them but their addresses, so these are what is limited: no address has more than its part, and a part
-//! is kept for addresses from which lanes came before. Within an address, whoever has not sent a TLS greeting makes way
-//! first: a node sends it at once, and whoever only holds connections open never does.
+//! Only their addresses are known, so limits are per address: no address has more than its part, and a part is kept for
+//! addresses from which lanes came before. Within an address, a connection that has not sent a TLS greeting is closed
+//! first: nodes send it at once.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,7 +33,7 @@ pub(super) struct Handshakes {
 struct Handshake {
     number: u64,
     address: IpAddr,
-    /// A whole TLS greeting came.
+    /// True once a whole TLS ClientHello was read.
     has_greeted: bool,
 }
 
@@ -50,7 +51,7 @@ impl Handshakes {
         }
     }
 
-    /// Takes a connection. Returns its number, and that of the one that has to make way for it.
+    /// Takes a connection. Returns its number, and that of the connection to close for it.
     pub(super) fn begin(&mut self, from: IpAddr) -> (u64, Option<u64>) {
         let address = network_of(from);
         let evicted = self.to_evict(address);
@@ -61,19 +62,19 @@ impl Handshakes {
         (number, evicted)
     }
 
-    /// A whole TLS greeting came.
+    /// Notes that a whole TLS ClientHello was read.
     pub(super) fn greeted(&mut self, number: u64) {
         if let Some(handshake) = self.under_way.iter_mut().find(|handshake| handshake.number == number) {
             handshake.has_greeted = true;
         }
     }
 
-    /// A handshake is over, and a lane came of it or did not.
+    /// Removes a handshake that ended, with a lane or without.
     pub(super) fn end(&mut self, number: u64) {
         self.under_way.retain(|handshake| handshake.number != number);
     }
 
-    /// A lane came from here.
+    /// Remembers the address of an admitted lane.
     pub(super) fn admitted(&mut self, from: IpAddr) {
         let address = network_of(from);
         self.known.retain(|known| *known != address);
@@ -83,7 +84,7 @@ impl Handshakes {
         self.known.push_back(address);
     }
 
-    /// The one to end when the system has nothing left for more: the oldest that has not greeted, or else the oldest of
+    /// The one to end when the system has no descriptor left: the oldest that has not greeted, or else the oldest of
     /// the address with the most.
     pub(super) fn end_one(&mut self) -> Option<u64> {
         let silent = self.under_way.iter().find(|handshake| !handshake.has_greeted).map(|silent| silent.number);
@@ -93,7 +94,7 @@ impl Handshakes {
         Some(ended)
     }
 
-    /// Who makes way for one more from this address.
+    /// Number of the connection to close for a new one from this address, if a limit is reached.
     fn to_evict(&self, address: IpAddr) -> Option<u64> {
         let is_known = |address: &IpAddr| self.known.contains(address);
         if self.of(address) >= self.of_address_max {
@@ -127,7 +128,7 @@ impl Handshakes {
     }
 }
 
-/// What one owner may have many addresses of: of IPv6 the first 64 bits.
+/// Network that one owner may have many addresses in: the first 64 bits of an IPv6 address.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),

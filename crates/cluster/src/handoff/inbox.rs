@@ -21,7 +21,7 @@ impl Inbox {
         Self { buffer: vec![0; bytes].into(), taken: 0, read: 0 }
     }
 
-    /// What was not taken yet.
+    /// Bytes not taken yet.
     pub(super) fn unread(&self) -> &[u8] {
         &self.buffer[self.taken..self.read]
     }
@@ -43,7 +43,7 @@ impl Inbox {
     /// Reads more in the place of what was taken, which is all. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// What the lane says; at its end that it has ended.
+    /// The lane's read error; `UnexpectedEof` at its end.
     pub(super) async fn fill(&mut self, reading: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         debug_assert!(self.is_empty(), "what was not taken would be lost");
         let bytes = reading.read(&mut self.buffer).await?;

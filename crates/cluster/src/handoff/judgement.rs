@@ -1,5 +1,5 @@
-//! The judgement about a peer, by facts that were gathered before: it reads no file and no clock, so that whoever asks may be
-//! in the engine's turn, or in a simulated world.
+//! Judgement about a peer, by facts gathered before. It reads no file and no clock, so it may run in the engine's turn,
+//! or in a simulation.
 
 use muser_wire::MacKeys;
 
@@ -15,17 +15,17 @@ pub struct Evidence<'a> {
     pub now_unix_s: u64,
     /// Entry of a deny-list that concerns it.
     pub revoked: Option<Revoked>,
-    /// Whether it is quarantined here.
+    /// True if this node has the peer in its quarantine.
     pub quarantined: bool,
-    /// MAC key of the handoff in question, and this node's keys; none if it is about no handoff.
+    /// MAC key of the handoff in question, with this node's keys; `None` if it is about no handoff.
     pub key: Option<(u32, &'a MacKeys)>,
 }
 
 impl Evidence<'_> {
-    /// Whether handoffs of the peer may be begun, committed and used.
+    /// Checks that handoffs of the peer may be begun, committed and used.
     ///
     /// # Errors
-    /// [`TrustError`]: what concerns earlier handoffs too comes first.
+    /// [`TrustError`]; reasons that void earlier handoffs too are reported first.
     pub fn judge(&self) -> Result<(), TrustError> {
         let NodeFacts { id, not_before_unix_s, not_after_unix_s, .. } = *self.peer;
         if let Some(revoked) = self.revoked {

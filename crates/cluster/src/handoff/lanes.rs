@@ -1,4 +1,4 @@
-//! The lanes of a producer, by node: how many each may have, and which ends so that another node has one.
+//! Lane table of a producer: limits per node, and the choice of the idle lane that ends for another node's.
 //!
 //! Only as many lanes as there are handoffs at a time can be busy; all others are idle, and one of them can end. No node
 //! has more than half of them. Where all are taken, the node with the most loses the one that is idle for longest.

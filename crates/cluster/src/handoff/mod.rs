@@ -1,9 +1,11 @@
-//! Handoffs between two machines: pages that one computes and the other goes on with.
+//! Handoffs between two machines: KV pages that a producer computes and a decoder continues from.
 //!
-//! The rules are `muser-wire`'s state machines; here they meet sockets, engines and the ledger. `producer` takes connections,
-//! as many as `handshakes` and `lanes` let in, computes and sends, by a `session` on each lane, with `compression` where that is faster, and keeps the `timeline` of each handoff for
-//! its `report`; `remote` asks and collects; an `inbox` holds what either end has read; `bytes` counts what travels. Both ends know the model they share by its
-//! [`Shape`], and are of one node (`Member`), whose trust in a peer is asked of `trust`.
+//! The protocol is `muser-wire`'s state machines; this module connects them to sockets, engines and the ledger.
+//! `producer` accepts connections within the limits of `handshakes` and `lanes`, computes, and sends by a `session` per
+//! lane, with `compression` where that is faster; `timeline` records the phases of a handoff for its `report`. `remote`
+//! requests and collects; an `inbox` holds unread input of either end; `bytes` counts what travels. Both ends describe
+//! the shared model by its [`Shape`], and each is a run of a node (`Member`), whose trust in a peer is decided by
+//! `trust`.
 
 mod bytes;
 mod compression;
@@ -43,15 +45,16 @@ pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSetting
 pub use report::{HandoffReport, KeptPace, ProducerNews};
 pub use trust::{Trust, TrustError};
 
-/// Where a node listens.
+/// Socket address of a node's listener.
 pub type Address = std::net::SocketAddr;
 
 /// Longest `Pages` body that is made or taken, in bytes.
 const PAGES_BYTES_MAX: u32 = 16 << 20;
-/// Bytes of a frame of pages, if they are not fewer than a page of each layer: what is packed in one go.
+/// Target size of a frame of pages, bytes; a frame has at least one page of each layer. Packed in one go.
 const FRAME_BYTES: u32 = 512 << 10;
 
-/// What two machines must have in common, and what follows from it for the pages.
+/// KV cache shape and model identity that both ends of a handoff must share, with the layer groups that follow from
+/// them.
 #[derive(Clone, Debug)]
 pub struct Shape {
     spec: Arc<CacheSpec>,
@@ -63,7 +66,7 @@ pub struct Shape {
 #[derive(Clone, Debug)]
 pub struct Member {
     node: Node,
-    /// As they were at the beginning.
+    /// Keys as they were when this was made.
     keys: Arc<Keys>,
     trust: Option<Arc<Trust>>,
 }
@@ -103,7 +106,7 @@ impl Shape {
         &self.spec
     }
 
-    /// What both ends of a handoff must have in common.
+    /// Model and layout identity, which must be equal at both ends of a handoff.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -113,7 +116,8 @@ impl Shape {
         self.identity.digest().0
     }
 
-    /// What has to travel so that somebody who holds `held_pages` pages has `rows` rows; `None` beyond what can be counted.
+    /// Pages to transfer so that a decoder with `held_pages` pages has `rows` rows; `None` if they are too many to
+    /// count.
     pub fn plan(&self, rows: usize, held_pages: usize) -> Option<HandoffPlan> {
         let missing = |layer| self.spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
         let pages: Vec<_> = (0..self.spec.layers().len()).map(missing).collect();
@@ -132,7 +136,7 @@ impl Member {
         Ok(Self { node, keys: Arc::new(Keys::of(keys)), trust: None })
     }
 
-    /// The same with the keys and the deny-list of a folder, as they are at any time.
+    /// The same, following the keys and the deny-list of a folder as they change.
     pub fn following(self, trust: Arc<Trust>) -> Self {
         Self { trust: Some(trust), ..self }
     }
@@ -164,10 +168,10 @@ impl Clock {
     }
 }
 
-/// Writes some of `output`, or without any sees to it that what was written is sent. Dropping the future loses nothing.
+/// Writes some of `output`, or flushes if that is empty. Dropping the future loses nothing.
 ///
 /// # Errors
-/// What the lane says.
+/// The lane's write error.
 async fn push(writing: &mut (impl AsyncWrite + Unpin), output: &[u8]) -> io::Result<usize> {
     if output.is_empty() {
         return writing.flush().await.map(|()| 0);

@@ -1,4 +1,4 @@
-//! The end that computes: lanes come in, requests become work of the engine, pages go out as they are complete.
+//! Producing end: lanes come in, requests become work of the engine, pages go out as they are complete.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,32 +29,32 @@ use crate::lane::{Acceptor, Lane};
 use crate::pacing::{Pace, PacedBy};
 use crate::random;
 
-/// Bytes that may wait to be sent before the engine's news are left unread.
+/// Bytes waiting to be sent, above which no more engine events are read.
 const BACKLOG_BYTES: usize = 32 << 20;
 
-/// How long nothing is accepted after the system had no connection to give.
+/// Pause of accepting after the system had no descriptor to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Least time between two reports that there was none.
+/// Least time between two reports of that shortage.
 const SHORTAGE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a producer may take on.
+/// Limits and options of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerSettings {
-    /// Handoffs at a time, over all lanes.
+    /// Most concurrent handoffs, over all lanes.
     pub concurrent_max: u32,
-    /// Positions of a prompt at most.
+    /// Most positions of a prompt.
     pub context: u32,
-    /// Lanes that are open at once.
+    /// Most open lanes.
     pub lanes_max: usize,
-    /// Connections that are not lanes yet; half of them from one address. Each costs a descriptor.
+    /// Most connections that are not lanes yet; half of them from one address. Each costs a descriptor.
     pub handshakes_max: NonZeroUsize,
-    /// A lane ends when the receiver is silent for longer while it is awaited.
+    /// Idle limit of a lane while the receiver is awaited.
     pub stall_limit: Duration,
-    /// The rate that all lanes together keep, in bytes a second.
+    /// Pacing rate of all lanes together, bytes per second, and its mechanism.
     pub pace: Option<(NonZeroU64, PacedBy)>,
-    /// When pages are packed.
+    /// Compression of pages.
     pub compress: Compress,
-    /// Decoders that reuse each other's prefixes.
+    /// Scope of prefix reuse between decoders.
     pub prefixes: PrefixScope,
 }
 
@@ -76,28 +76,28 @@ impl Port {
     /// Takes the address; port 0 is any that is free.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O error of the operating system.
     pub async fn open(address: Address) -> io::Result<Self> {
         TcpListener::bind(address).await.map(Self)
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O error of the operating system.
     pub fn address(&self) -> io::Result<Address> {
         self.0.local_addr()
     }
 }
 
-/// Connections on their way to lanes, and what ends each.
+/// Connections in their handshake, with the handles that abort them.
 #[derive(Debug)]
 struct Door {
     handshakes: Handshakes,
     tasks: HashMap<u64, AbortHandle>,
 }
 
-/// Hears what happens.
+/// Callback for events of a producer.
 pub(super) type Tell = Arc<dyn Fn(ProducerNews) + Send + Sync>;
 
 /// An engine that computes for others.
@@ -141,7 +141,7 @@ impl Producer {
     }
 
     /// Takes lanes until `stop` ends. From then on requests are refused; handoffs under way go on, see [`Self::drained`],
-    /// and lanes that are open end with the runtime. `tell` hears what happens.
+    /// and lanes that are open end with the runtime. `tell` receives events.
     pub async fn serve(
         self: Arc<Self>,
         port: Port,
@@ -233,7 +233,7 @@ impl Producer {
         (self.settings.concurrent_max as usize).saturating_sub(self.handoffs.available_permits())
     }
 
-    /// How long a lane may stand still.
+    /// Idle limit of a lane.
     pub(super) fn stall_limit(&self) -> Duration {
         self.settings.stall_limit
     }
@@ -252,7 +252,7 @@ impl Producer {
         }
     }
 
-    /// How pages that are to be sent next are packed; one of them is measured now and then.
+    /// Codecs for the pages to be sent next; one page in 128 is packed to be measured.
     pub(super) fn codecs(&self, pages: &[ReadyPage], packer: &mut PagePacker, flow: &Flow) -> Codecs {
         let sample = self.compression().sample(pages.len());
         if let Some(page) = sample.and_then(|index| pages.get(index)) {
@@ -263,7 +263,7 @@ impl Producer {
         self.compression().codecs(flow)
     }
 
-    /// So many bytes kept a lane's kernel busy for this time.
+    /// Takes in a measurement: a lane's kernel was busy for `busy` with sending `bytes`.
     pub(super) fn sent(&self, bytes: u64, busy: Duration) {
         self.compression().sent(bytes, busy);
     }
@@ -340,7 +340,7 @@ impl PrefixScope {
     }
 }
 
-/// True if a connection failed, and not the listening.
+/// True if one connection failed, rather than the listener.
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

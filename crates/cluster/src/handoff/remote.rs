@@ -1,4 +1,4 @@
-//! The end that asks: a prompt's missing pages are brought into an installation, all of them or none that counts.
+//! Decoding end: a prompt's missing pages are brought into an installation, all of them or none that counts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,30 +21,30 @@ use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use crate::quarantine::{Quarantine, QuarantineError};
 use crate::random::{self, NoRandomness};
 
-/// Bytes that are read at once.
+/// Buffer of one read, bytes.
 const READ_BYTES: usize = 256 << 10;
-/// How often time is looked at while nothing happens.
+/// Interval at which the state machine checks its deadlines.
 const TICK: Duration = Duration::from_millis(250);
-/// Handoffs that expired so long ago are forgotten when the ledger is full.
+/// Time since expiry after which entries are removed from a full ledger, ms.
 const FORGET_MARGIN_MS: u64 = 60_000;
-/// Lanes that are kept open for the next handoff, and for how long. Producers keep them for twice as long.
+/// Idle lanes kept open for the next handoff, each for at most [`IDLE_MAX`], half of the producer's limit.
 const IDLE_LANES: usize = 4;
-/// Certificates whose pages are kept at one address; those of older ones are taken back.
+/// Certificates whose pages are kept, per address; those of older ones are taken back.
 const MAKERS_MAX: usize = 64;
 const IDLE_MAX: Duration = Duration::from_secs(300);
-/// The protocol's own end of a handoff says more, and comes within this time.
+/// Extra time for the protocol's own deadline, whose error says more than a timeout.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How a producer is asked.
+/// Address, identity and time limits of a producer.
 #[derive(Clone, Debug)]
 pub struct RemoteSettings {
-    /// Where it listens.
+    /// Address of its listener.
     pub address: Address,
-    /// Whom to accept there.
+    /// Role and node id required there.
     pub wanted: Wanted,
-    /// A handoff is given up if it takes longer, from the decision to ask on.
+    /// Time limit of a handoff, from the decision to ask on.
     pub expires_in: Duration,
-    /// A lane is given up if nothing comes for longer.
+    /// Idle limit of a lane.
     pub stall_limit: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct Remote {
     clock: UnixClock,
     settings: RemoteSettings,
     quarantine: Option<Arc<Quarantine>>,
-    /// Since this was made.
+    /// Time since this was made.
     steady: Clock,
     idle: Mutex<Vec<Link>>,
     /// Certificates of the nodes whose pages came, the oldest first, until these are taken back.
@@ -72,16 +72,16 @@ struct Link {
     unflushed: bool,
     clock: Clock,
     tick: Interval,
-    /// When it was last of use.
+    /// Time of its last use.
     used: Instant,
 }
 
-/// What a handoff brought.
+/// Result of a handoff that was installed and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Handoff {
     /// The producer's name in the cluster.
     pub producer: String,
-    /// Who it is.
+    /// The producer's node id.
     pub node: NodeId,
     /// Pages, bytes and rows.
     pub stats: Stats,
@@ -91,10 +91,10 @@ pub struct Handoff {
     pub elapsed: Duration,
 }
 
-/// How far a handoff is.
+/// Progress of a handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
-    /// The producer has begun.
+    /// The producer's engine has begun.
     Accepted,
     /// This many rows are computed, those included that were held.
     Computed {
@@ -103,14 +103,14 @@ pub enum Milestone {
     },
 }
 
-/// Hears how far a handoff is, as it goes on.
+/// Callback for the progress of a handoff.
 pub type Listener<'a> = dyn FnMut(Milestone) + Send + 'a;
 
-/// Why nothing was brought. What had come is void.
+/// Failure of a handoff. Its pages are dropped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BringError {
-    /// No lane.
+    /// No lane to the producer.
     #[error(transparent)]
     Lane(#[from] LaneError),
     /// This node's keys or deny-list do not allow it.
@@ -125,25 +125,25 @@ pub enum BringError {
     /// The protocol does not allow the request.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The producer does not want to.
+    /// The producer refuses the request.
     #[error("the producer refuses ({:?}): {}", .0.code, .0.detail)]
     Refused(Refuse),
-    /// One side gave up.
+    /// One end cancelled the handoff.
     #[error("the handoff was cancelled: {0:?}")]
     Cancelled(CancelReason),
-    /// The lane, or what came through it, is wrong.
+    /// The lane, or a message on it, violates the protocol.
     #[error(transparent)]
     Failed(Failure),
-    /// It took too long, whatever it was that did.
+    /// The handoff's time limit passed.
     #[error("the producer did not bring the pages within {} s", limit.as_secs_f64())]
     Late {
         /// The time for the whole.
         limit: Duration,
     },
-    /// The producer is gone.
+    /// The producer closed the lane.
     #[error("the producer closed the lane")]
     Closed,
-    /// The lane does not work any more.
+    /// I/O error of the lane.
     #[error("the lane broke: {0}")]
     Io(std::io::Error),
     /// The handoff cannot be put on record as used.
@@ -155,10 +155,10 @@ pub enum BringError {
         /// Time limit.
         limit: Duration,
     },
-    /// It sent something wrong once, and nobody has lifted its quarantine since. It was not asked.
+    /// The producer is quarantined here, and was not asked.
     #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
     Quarantined(NodeId),
-    /// Nobody knows who is quarantined.
+    /// The quarantine cannot be read.
     #[error(transparent)]
     Quarantine(#[from] QuarantineError),
     /// A page does not fit.
@@ -188,27 +188,27 @@ impl std::convert::From<TrustError> for BringError {
 }
 
 impl BringError {
-    /// When to ask again, if the producer only has too much to do.
+    /// Time after which to ask again, if the producer refused for load alone.
     pub fn busy_for(&self) -> Option<Duration> {
         let busy = self.refusal().filter(|refuse| refuse.code == RefuseCode::Busy);
         busy.map(|refuse| Duration::from_millis(refuse.retry_after_ms.into()))
     }
 
-    /// True if the producer is well, and cannot take this request: it is of another model, or too long. That is no reason
-    /// to leave it alone.
+    /// True if the producer works, but cannot serve this request: it has another model, or the prompt is too long. No
+    /// reason for a back-off.
     pub fn is_unsuitable(&self) -> bool {
         let refused =
             self.refusal().is_some_and(|refuse| matches!(refuse.code, RefuseCode::TooLong | RefuseCode::Identity));
         refused || self.is_too_long() || matches!(self, Self::Failed(Failure::Identity(_)))
     }
 
-    /// True if a shorter prompt may be taken.
+    /// True if a shorter prompt may be accepted.
     pub fn is_too_long(&self) -> bool {
         let refused = self.refusal().is_some_and(|refuse| refuse.code == RefuseCode::TooLong);
         refused || matches!(self, Self::TooLong)
     }
 
-    /// The producer's words, if it refused the request or the lane.
+    /// The producer's refusal of the request or the lane.
     fn refusal(&self) -> Option<&Refuse> {
         match self {
             Self::Refused(refuse) | Self::Failed(Failure::RefusedByPeer(refuse)) => Some(refuse),
@@ -230,18 +230,18 @@ impl Remote {
         Self { connector, shape, member, ledger, clock, settings, quarantine, steady, idle, makers }
     }
 
-    /// Asks nobody who is quarantined.
+    /// Refuses to ask producers on this list.
     #[must_use]
     pub fn with_quarantine(self, quarantine: Arc<Quarantine>) -> Self {
         Self { quarantine: Some(quarantine), ..self }
     }
 
-    /// Where the producer listens.
+    /// Address of the producer's listener.
     pub fn address(&self) -> Address {
         self.settings.address
     }
 
-    /// What producer and decoder have in common.
+    /// KV shape and model identity that producer and decoder share.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -254,8 +254,8 @@ impl Remote {
         self.bring_telling(installation, &mut |_| ()).await
     }
 
-    /// As [`Self::bring`], and `listener` hears how far it is. Should the first attempt fail before anything has come, it is
-    /// accepted twice.
+    /// As [`Self::bring`], with progress reported to `listener`. If the first attempt fails before anything has come,
+    /// the second one reports acceptance again.
     ///
     /// # Errors
     /// As of [`Self::bring`].
@@ -285,7 +285,7 @@ impl Remote {
         }
     }
 
-    /// Remembers whose pages came.
+    /// Adds a peer to the certificates whose pages are kept.
     fn came_from(&self, peer: &NodeFacts) {
         let mut makers = self.makers();
         if !makers.contains(peer) {
@@ -297,7 +297,7 @@ impl Remote {
         self.makers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks on a lane that was kept, or on a new one, having begun at a moment from which the time counts.
+    /// Asks on a kept lane or a new one; the time limit counts from `began`.
     async fn ask(
         &self,
         installation: &mut Installation,
@@ -338,7 +338,7 @@ impl Remote {
         Ok(Handoff { producer, node, stats: brought?, held_pages: installation.held_pages(), elapsed: began.elapsed() })
     }
 
-    /// The lane that was used last, unless that is so long ago that the producer may be about to end it.
+    /// The lane used last, unless it was idle for so long that the producer may be about to close it.
     fn kept(&self) -> Option<Link> {
         let mut idle = self.lock();
         idle.retain(|link| link.used.elapsed() <= IDLE_MAX);
@@ -453,7 +453,7 @@ impl Remote {
         })
     }
 
-    /// Puts the handoff on record, away from the tasks: the disk may take its time.
+    /// Records the handoff in the ledger, on a blocking thread.
     async fn record(&self, entry: LedgerEntry) -> Result<(), BringError> {
         let ledger = Arc::clone(&self.ledger);
         let record = move || match ledger.record(entry) {
@@ -471,7 +471,7 @@ impl Remote {
         }
     }
 
-    /// By the ledger, for whose entries it is.
+    /// Unix time by the ledger's clock, ms.
     fn unix_ms(&self) -> u64 {
         self.ledger.time((self.clock)().saturating_mul(1000), self.steady.now_ms())
     }
@@ -482,7 +482,7 @@ impl Remote {
 }
 
 impl Link {
-    /// Moves bytes until everything that was said is with the kernel, for at most `limit`: between handoffs the state machine
+    /// Moves bytes until all output is flushed to the socket, for at most `limit`: between handoffs the state machine
     /// has no deadlines.
     async fn flush(&mut self, limit: Duration) -> Result<(), BringError> {
         let flushing = async {
@@ -494,7 +494,7 @@ impl Link {
         timeout(limit, flushing).await.unwrap_or_else(|_| Err(BringError::Io(std::io::ErrorKind::TimedOut.into())))
     }
 
-    /// Moves what can be moved, in either direction, or lets time pass.
+    /// Moves bytes in either direction, or lets the state machine check its deadlines.
     async fn move_bytes(&mut self) -> Result<(), BringError> {
         let taken = self.receiver.take_bytes(self.inbox.unread(), self.clock.now_ms());
         self.inbox.took(taken);

@@ -1,4 +1,4 @@
-//! What a producer tells whoever runs it.
+//! Events of a producer, for its operator.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,44 +9,44 @@ use super::trust::TrustError;
 use crate::accounting::SendAccount;
 use crate::lane::LaneError;
 
-/// Something that happened to a producer.
+/// Event of a producer.
 #[derive(Debug)]
 pub enum ProducerNews {
-    /// A lane did not come to be.
+    /// A handshake failed.
     LaneRefused(LaneError),
-    /// The system has no connection to give, and is asked again from time to time. Told once a minute at most.
+    /// The system has no descriptor for a new connection; accepting is retried. Reported once a minute at most.
     NoConnection(std::io::Error),
-    /// A handoff was refused, or given up at its end, by this node's keys or deny-list.
+    /// A handoff was refused, or cancelled before its commit, by this node's keys or deny-list.
     Untrusted(TrustError),
-    /// A decoder has installed what was sent.
+    /// A decoder has installed a handoff.
     Sent(HandoffReport),
 }
 
-/// A handoff that has come to its good end.
+/// A handoff that was installed by its decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandoffReport {
     /// The decoder's name in the cluster.
     pub decoder: String,
     /// Rows and bytes.
     pub sent: Sent,
-    /// Rows from the beginning of the prompt that were not computed for it.
+    /// Leading rows of the prompt that were reused, not computed.
     pub reused_rows: u32,
-    /// Where the time went.
+    /// Sender-side time by phase: queue, compute, pack, send.
     pub times: SenderTimes,
-    /// The bytes of the pages as they were sent, from the first of them to the decoder's confirmation.
+    /// Page bytes as sent, with the time from the first of them to the decoder's confirmation.
     pub account: SendAccount,
-    /// The rate that was to be kept.
+    /// Pacing rate, with the time that it applied to.
     pub pace: Option<KeptPace>,
 }
 
-/// The rate that a handoff was to keep.
+/// Pacing rate of a handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptPace {
-    /// In bytes a second.
+    /// Rate of the link, bytes per second.
     pub bytes_per_s: u64,
-    /// Whether other lanes had a part of it.
+    /// True if other lanes sent at the same time.
     pub shared: bool,
-    /// The time in which there was something to send.
+    /// Time with bytes to send.
     pub time: Duration,
 }
 
@@ -56,13 +56,14 @@ const KEPT: std::ops::RangeInclusive<f64> = 0.90..=1.05;
 const MEASURABLE: Duration = Duration::from_millis(100);
 
 impl HandoffReport {
-    /// The rate of sending as a part of the pace.
+    /// Send rate relative to the pacing rate.
     pub fn part_of_pace(&self) -> Option<f64> {
         let KeptPace { bytes_per_s, time, .. } = self.pace?;
         (!time.is_zero()).then(|| self.sent.stored_bytes as f64 / time.as_secs_f64() / bytes_per_s as f64)
     }
 
-    /// The part of the pace, if it is neither kept nor shared, and the time was long enough to tell.
+    /// Send rate relative to the pacing rate, if it is off although the lane was alone and the time was long enough to
+    /// measure.
     pub fn deviation(&self) -> Option<f64> {
         let judged = self.pace.is_some_and(|pace| !pace.shared && pace.time >= MEASURABLE);
         self.part_of_pace().filter(|part| judged && !KEPT.contains(part))

@@ -30,21 +30,21 @@ use crate::accounting::SendAccount;
 use crate::lane::{Lane, linger};
 use crate::pacing::LanePace;
 
-/// Bytes that are read at once.
+/// Buffer of one read, bytes.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes that are written at once: what is encrypted and counted in one go.
+/// Most bytes of one write: encrypted and counted in one go.
 const WRITE_BYTES: usize = 64 << 10;
-/// What the kernel has been given and has not sent is bounded by this, or by what the pace allows in 10 ms.
+/// Bounds of the bytes given to the kernel and not sent yet: what the pace allows in 10 ms, clamped to these, bytes.
 const UNSENT_BYTES: u32 = 512 << 10;
 const UNSENT_BYTES_MIN: u32 = 32 << 10;
-/// How often time is looked at while nothing happens.
+/// Interval at which the state machine checks its deadlines.
 const TICK: Duration = Duration::from_millis(500);
-/// How long a node that is turned away may take to hear it.
+/// Time limit for sending the refusal of a surplus lane.
 const TURN_AWAY_LIMIT: Duration = Duration::from_secs(5);
-/// A refused receiver may try again after this.
+/// Time after which a receiver that was refused for load may try again, ms.
 const RETRY_MS: u32 = 1000;
 
-/// A lane, and what goes on there.
+/// One lane of a producer, with its state machine and the handoff under way.
 pub(super) struct Session<'a> {
     producer: &'a Producer,
     tell: Tell,
@@ -56,12 +56,12 @@ pub(super) struct Session<'a> {
     clock: Clock,
     sender: Sender,
     packer: PagePacker,
-    /// What the kernel may have and not have sent.
+    /// Bound of the bytes given to the kernel and not sent yet.
     unsent_bytes: u32,
-    /// The keys that `sender` has.
+    /// Keys given to `sender`.
     keys: Option<Arc<Keys>>,
     work: Option<Work>,
-    /// Whether bytes were written that may not be with the kernel yet.
+    /// True if the last write was not flushed yet.
     unflushed: bool,
 }
 
@@ -72,44 +72,44 @@ pub(super) struct Work {
     held_pages: u32,
     nonce: [u8; 32],
     timeline: Timeline,
-    /// Whether the receiver was told that it is accepted: not before the engine has begun.
+    /// True once the receiver was sent the acceptance, which waits for the engine to begin.
     accepted: bool,
-    /// Rows that the engine had when it began.
+    /// Leading rows that the engine reused.
     reused_rows: u32,
-    /// What is still to be said to the receiver.
+    /// Messages to the receiver that wait for room.
     outbox: VecDeque<Outgoing>,
-    /// Whether the engine has said its last word.
+    /// True once the engine has finished the prompt.
     computed: bool,
-    /// Whether others sent at the same time.
+    /// True if other lanes sent at the same time.
     shared_pace: bool,
-    /// What the receiver was told with the commit.
+    /// Counts and times sent with the commit.
     committed: Option<(Sent, SenderTimes)>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Something to say to the receiver, once there is room for it.
+/// Message to the receiver, sent once there is room for it.
 enum Outgoing {
     /// A frame of pages of a layer group, out of those that were completed together, and how to pack them.
     Pages(u8, Range<u32>, Arc<[ReadyPage]>, Codecs),
-    /// How many rows are computed.
+    /// Number of computed rows.
     Progress(u32),
-    /// Everything was sent. Said when the kernel has what comes before it, so that its times are true.
+    /// Commit of all pages. Sent once the kernel has all bytes before it, so that its times are complete.
     Commit,
 }
 
-/// What a lane's loop waits for.
+/// Event that wakes the lane's loop.
 enum Happened {
     Read(io::Result<()>),
     Pushed(io::Result<usize>),
     Waited,
     News(Option<News>),
     Tick,
-    /// The place is needed for another lane.
+    /// Another lane needs this one's place.
     Ended,
 }
 
 impl<'a> Session<'a> {
-    /// A lane on which nothing was said yet.
+    /// A lane on which nothing was sent yet.
     pub(super) fn new(producer: &'a Producer, lane: Lane, place: Place, tell: Tell) -> Self {
         let clock = Clock::start();
         let pace = producer.pace.as_ref().map(|pace| pace.lane());
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The lane to its end. Whatever is under way then is given up.
+    /// Runs the lane to its end. A handoff under way is cancelled then.
     pub(super) async fn run(mut self) {
         let (mut tick, mut closed_at) = (interval(TICK), None);
         loop {
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// How long to wait before more is sent.
+    /// Wait before the next write, by the pace.
     fn keep_pace(&mut self) -> Duration {
         let Some(pace) = &mut self.pace else { return Duration::ZERO };
         if self.sender.output().is_empty() {
@@ -231,12 +231,12 @@ impl<'a> Session<'a> {
         wait
     }
 
-    /// Whether everything that was said is with the kernel.
+    /// True if all output was written and flushed to the socket.
     fn has_kernel_all(&self) -> bool {
         self.sender.output().is_empty() && !self.unflushed
     }
 
-    /// Takes over this node's keys as they are now, for a receiver that is admitted still.
+    /// Gives this node's current keys to the state machine, if the receiver is still admitted.
     async fn renew_keys(&mut self) -> Result<(), TrustError> {
         let keys = self.standing.current(None).await?;
         if self.keys.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &keys)) {
@@ -246,7 +246,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Begins what is asked for, unless this node's keys or deny-list do not allow it.
+    /// Begins the requested handoff, unless this node's keys or deny-list do not allow it.
     async fn begin(&mut self, request: &Request) -> Result<Work, (RefuseCode, String)> {
         match self.renew_keys().await {
             Ok(()) => self.producer.begin(self.lane.peer().id, request).await,
@@ -257,7 +257,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What the receiver says. Breaks if nothing more is to be said to it.
+    /// Handles an event of the receiver. Breaks if the lane is to end.
     async fn hear(&mut self, event: SenderEvent) -> ControlFlow<()> {
         if matches!(event, SenderEvent::Request(_))
             && let Err(error @ (TrustError::Revoked { .. } | TrustError::OutOfTime { .. })) = self.renew_keys().await
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
         ControlFlow::Continue(())
     }
 
-    /// A handoff that the receiver has installed.
+    /// Report of a handoff that the receiver has installed.
     fn report(&mut self, work: &Work) -> Option<HandoffReport> {
         let (sent, times) = work.committed?;
         let kernel = socket::kernel_times(&self.lane);
@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
         Some(HandoffReport { decoder, sent, reused_rows, times, account, pace })
     }
 
-    /// What the engine says.
+    /// Handles an event of the engine.
     fn heed(&mut self, news: Option<News>) {
         let Some(work) = &mut self.work else { return };
         match news.map(|news| (news.at, news.what)) {
@@ -346,8 +346,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Says what there is room for, up to one frame of pages, so that other lanes have their turn. Returns whether there is
-    /// more to say now.
+    /// Sends what there is room for, up to one frame of pages, so that other lanes get their turn. Returns true if more
+    /// can be sent now.
     async fn say(&mut self) -> bool {
         while let Some(work) = &mut self.work
             && self.sender.wants_more()
@@ -378,7 +378,7 @@ impl<'a> Session<'a> {
         false
     }
 
-    /// Signs what was sent: once the kernel has it, and if keys and deny-list still allow it.
+    /// Sends the signed commit: once the kernel has all pages, and if keys and deny-list still allow it.
     async fn commit(&mut self) {
         if !self.has_kernel_all() {
             self.work.iter_mut().for_each(|work| work.outbox.push_front(Outgoing::Commit));
@@ -396,7 +396,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Ends the handoff under way; the receiver hears of it, and if it cannot, the stall limit ends the lane.
+    /// Cancels the handoff under way and tells the receiver; if it cannot be told, the stall limit ends the lane.
     fn give_up(&mut self) {
         if let Some(work) = self.work.take() {
             let _ = if work.accepted {
@@ -434,7 +434,7 @@ impl Work {
     }
 }
 
-/// Tells a node that it has lanes enough, and ends the one that it opened.
+/// Refuses a surplus lane of a node, and closes it.
 pub(super) async fn turn_away(producer: &Producer, mut lane: Lane) {
     let mut sender = Sender::new(producer.sender_settings(&lane), 0);
     sender.turn_away(RefuseCode::Busy, RETRY_MS, "all lanes that this node may have are busy");
@@ -443,7 +443,8 @@ pub(super) async fn turn_away(producer: &Producer, mut lane: Lane) {
     linger(lane).await;
 }
 
-/// The engine's next word on the handoff under way, once its last one was passed on; never, if there is none to wait for.
+/// The engine's next event on the handoff under way, once the last one was passed on; pending for ever if none is
+/// expected.
 async fn next_news(work: &mut Option<Work>) -> Option<News> {
     match work {
         Some(work) if !work.computed && work.outbox.is_empty() => work.answer.next().await,
@@ -451,7 +452,7 @@ async fn next_news(work: &mut Option<Work>) -> Option<News> {
     }
 }
 
-/// The bytes of a page. A page that is not there has none, which is no page: its frame is refused.
+/// The bytes of a page; empty if it is not there, which makes its frame invalid.
 fn bytes_of(ready: &[ReadyPage], layer: u16, page: u32) -> &[u8] {
     let is_it = |ready: &&ReadyPage| ready.layer == usize::from(layer) && ready.page == page as usize;
     ready.iter().find(is_it).map_or(&[][..], |ready| ready.bytes.as_ref())

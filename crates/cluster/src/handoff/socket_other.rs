@@ -1,22 +1,22 @@
-//! A lane's socket where the kernel paces nothing and tells nothing.
+//! Socket options of a lane on systems without pacing and TCP counters.
 
 use std::io;
 
 use crate::accounting::KernelTimes;
 use crate::lane::Lane;
 
-/// Nothing.
+/// No counters.
 pub(super) fn kernel_times(_: &Lane) -> KernelTimes {
     KernelTimes::default()
 }
 
-/// Nobody but the sender itself paces.
+/// Unsupported: the token bucket paces.
 pub(super) fn set_pacing_rate(_: &Lane, _: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The kernel does as it is set up to.
+/// The system's default keep-alive.
 pub(super) fn watch(_: &Lane) {}
 
-/// The kernel takes what it likes.
+/// The system's default buffers.
 pub(super) fn bound_unsent(_: &Lane, _: u32) {}

@@ -1,4 +1,4 @@
-//! When the parts of a handoff happened, as its sender sees them.
+//! Timestamps of a handoff's phases at the sender.
 
 use std::time::{Duration, Instant};
 
@@ -6,36 +6,36 @@ use muser_wire::SenderTimes;
 
 use crate::accounting::{KernelTimes, SendAccount};
 
-/// The moments of one handoff.
+/// Timestamps of one handoff.
 #[derive(Debug)]
 pub(super) struct Timeline {
     requested: Instant,
-    /// The engine began.
+    /// Time at which the engine began.
     started: Option<Instant>,
-    /// The engine was done.
+    /// Time at which the engine was done.
     computed: Option<Instant>,
     packing: Duration,
-    /// The first page was about to be handed to the kernel, whose account was this.
+    /// Time of the first frame of pages, with the kernel's counters before it.
     first_page: Option<(Instant, KernelTimes)>,
 }
 
 impl Timeline {
-    /// Begins with the request.
+    /// Starts with the request.
     pub(super) fn new(requested: Instant) -> Self {
         Self { requested, started: None, computed: None, packing: Duration::ZERO, first_page: None }
     }
 
-    /// The engine has begun. Only the first time counts.
+    /// Notes the engine's beginning. Only the first time counts.
     pub(super) fn started(&mut self, at: Instant) {
         self.started.get_or_insert(at);
     }
 
-    /// The last row is computed.
+    /// Notes the end of the last row.
     pub(super) fn computed(&mut self, at: Instant) {
         self.computed = Some(at);
     }
 
-    /// A frame of pages was made in this time and waits for the kernel, whose account is `kernel`.
+    /// Notes a frame of pages that took `time` to make and waits for the kernel, whose counters are `kernel`.
     pub(super) fn packed(&mut self, time: Duration, now: Instant, kernel: impl FnOnce() -> KernelTimes) {
         self.packing += time;
         self.first_page.get_or_insert_with(|| (now, kernel()));
@@ -49,7 +49,7 @@ impl Timeline {
         }
     }
 
-    /// What the receiver is told, when the kernel has everything and its account is `kernel`.
+    /// Times sent to the receiver with the commit, once the kernel has all pages; its counters are then `kernel`.
     pub(super) fn times(&self, now: Instant, kernel: &KernelTimes) -> SenderTimes {
         let started = self.started.unwrap_or(self.requested);
         let computed = self.computed.unwrap_or(started);

@@ -20,7 +20,7 @@ use crate::keys::{KeyFileError, KeyRing, KeyState};
 use crate::lane::{Lane, LaneSettings};
 use crate::quarantine::{Quarantine, QuarantineError};
 
-/// Why a handoff is neither begun nor used.
+/// Reason for which a handoff is neither begun nor used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
@@ -29,7 +29,7 @@ pub enum TrustError {
     Keys {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error of the key file.
         #[source]
         error: KeyFileError,
     },
@@ -41,7 +41,7 @@ pub enum TrustError {
     Revoked {
         /// The peer.
         id: NodeId,
-        /// By what.
+        /// Matching entry of the deny-list.
         revoked: Revoked,
     },
     /// The peer's certificate is not valid at this moment, though its lane is open.
@@ -58,10 +58,10 @@ pub enum TrustError {
         /// This node's clock.
         now_unix_s: u64,
     },
-    /// The peer sent something wrong, and its quarantine was not lifted.
+    /// The peer is quarantined here.
     #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
     Quarantined(NodeId),
-    /// Nobody knows who is quarantined.
+    /// The quarantine cannot be read.
     #[error(transparent)]
     Quarantine(#[from] QuarantineError),
     /// The handoff's MAC key is not one that handoffs are served with.
@@ -69,15 +69,15 @@ pub enum TrustError {
     Key(#[from] KeyError),
 }
 
-/// A peer on its lane, and everything by which it is trusted.
+/// A peer on its lane, with the lists and keys by which it is trusted.
 #[derive(Clone)]
 pub(super) struct Standing {
     peer: NodeFacts,
     lane: LaneSettings,
     member: Member,
-    /// Of decoders.
+    /// Decoders only: their quarantine.
     quarantine: Option<Arc<Quarantine>>,
-    /// Why the last reading of the files gave no trust.
+    /// Refusal of the last reading of the files, if it gave one.
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Keys {
 }
 
 impl Trust {
-    /// Reads the keys; the deny-list is shared with whoever admits lanes.
+    /// Reads the keys; the deny-list is shared with the acceptor of lanes.
     ///
     /// # Errors
     /// [`TrustError::Keys`].
@@ -113,12 +113,12 @@ impl Trust {
         self.keys.current().await.map_err(|error| TrustError::Keys { path: path.to_owned(), error })
     }
 
-    /// The keys as they were when they were last read; nothing is waited for.
+    /// The keys as they were last read, without blocking.
     fn known_keys(&self) -> Arc<Keys> {
         self.keys.known()
     }
 
-    /// Whether the peer is admitted still.
+    /// Checks that the peer is not on the deny-list, after reading it again if it changed.
     pub(super) async fn admits(&self, peer: &NodeFacts) -> Result<(), TrustError> {
         match self.revocations.lookup(peer).await? {
             Some(revoked) => Err(TrustError::Revoked { id: peer.id, revoked }),

@@ -22,7 +22,7 @@ use super::facts::{NodeId, NodeName, Roles, uri_of};
 use super::folder::NodeIdentity;
 use crate::random::{self, NoRandomness};
 
-/// How long a node's certificate is valid if nothing else is asked for: 30 days.
+/// Default lifetime of a node's certificate: 30 days, in seconds.
 pub const DEFAULT_LIFETIME_S: u64 = 30 * 24 * 3600;
 /// Certificates are valid from this much before they are issued, for nodes whose clocks are behind.
 pub const CLOCK_SKEW_S: u64 = 300;
@@ -36,7 +36,8 @@ const NOW_MAX_S: u64 = 221_845_392_000;
 /// Every node's certificate carries this name, so that handshakes need no DNS. It says nothing about which node it is.
 pub(crate) const COMMON_SERVER_NAME: &str = "node.muser.internal";
 
-/// What the certificate of an enrolling node is for. No node's own certificate carries it, so no node can pose as the CA.
+/// Server name in the certificate of an enrolling node. No node's own certificate carries it, so no node can pose as
+/// the CA.
 pub(crate) const ENROLLING_SERVER_NAME: &str = "enrolling.muser.internal";
 
 /// The CA with its key. Printing it shows the cluster's id only.
@@ -51,22 +52,22 @@ pub struct NodeKey {
     pair: KeyPair,
 }
 
-/// What the authority grants.
+/// Name, roles and lifetime that the authority grants to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// What people call the node.
+    /// Name of the node, for people and logs.
     pub name: NodeName,
-    /// What it may do.
+    /// Roles of the node.
     pub roles: Roles,
     /// Time from now to the end of validity, at most [`LIFETIME_MAX_S`].
     pub lifetime_s: u64,
 }
 
-/// Why a key or certificate could not be made or read.
+/// Failure to make or read a key or a certificate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// The request of a node is not one, or not signed by the key that it names.
+    /// The request is not a valid certificate signing request, or not signed by the key that it names.
     #[error("the node's request for a certificate is not valid: {0}")]
     BadRequest(#[source] rcgen::Error),
     /// The lifetime is not allowed.
@@ -75,7 +76,7 @@ pub enum AuthorityError {
         /// As asked for.
         lifetime_s: u64,
     },
-    /// The clock is far off.
+    /// The clock is too far off for a certificate.
     #[error("the clock says {now_unix_s} s after 1970, which no certificate can hold")]
     BadClock {
         /// As given.
@@ -151,8 +152,8 @@ impl ClusterAuthority {
         Ok(params.signed_by(&request.public_key, &self.issuer).map_err(AuthorityError::Making)?.pem())
     }
 
-    /// A chain and a key that prove to a new node that this CA is here, for `lifetime_s` from now. The certificate names no
-    /// node, so no lane takes it.
+    /// A chain and a key that prove the CA's presence to a new node, for `lifetime_s` from now. The certificate names
+    /// no node, so no lane accepts it.
     pub(crate) fn enrolling(
         &self,
         lifetime_s: u64,
@@ -173,7 +174,7 @@ impl ClusterAuthority {
         Ok((vec![certificate.der().clone(), self.certificate.clone()], key))
     }
 
-    /// Whether this CA signed the certificate that `identity` has, be it still valid or not.
+    /// True if this CA signed the certificate of `identity`, expired or not.
     pub fn issued(&self, identity: &NodeIdentity) -> bool {
         let mut roots = RootCertStore::empty();
         if roots.add(self.certificate.clone()).is_err() {
@@ -199,7 +200,7 @@ impl ClusterAuthority {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
 
-    /// BLAKE3 of the CA's certificate: what a ticket carries, and what names the cluster.
+    /// BLAKE3 of the CA's certificate: the cluster's id, as in tickets.
     pub fn cluster_id(&self) -> [u8; 32] {
         cluster_id(&self.certificate)
     }
@@ -247,7 +248,7 @@ impl NodeKey {
         self.pair.serialize_der()
     }
 
-    /// Whether the certificate was issued to this key.
+    /// True if the certificate is for this key.
     pub(super) fn owns(&self, certificate: &CertificateDer<'_>) -> bool {
         public_key_of(certificate).is_some_and(|key| key == self.pair.subject_public_key_info())
     }

@@ -1,4 +1,4 @@
-//! What a node's certificate says. Only the CA's signature makes it true; that is the handshake's business.
+//! Facts of a node's certificate. They hold only if the CA's signature does, which the TLS handshake verifies.
 //!
 //! A certificate names its node in one URI: `muser://node/NAME?roles=decoder,producer`.
 
@@ -22,11 +22,11 @@ pub struct NodeId(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Serial(pub [u8; 16]);
 
-/// What people call a node: 1 to 63 of `a-z`, `0-9` and `-`.
+/// Human-readable name of a node: 1 to 63 of `a-z`, `0-9` and `-`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NodeName(String);
 
-/// What a node may do.
+/// Role of a node in handoffs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Asks for handoffs.
@@ -46,16 +46,16 @@ pub enum Roles {
     Both,
 }
 
-/// What a certificate says.
+/// Facts of a node's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// By its key.
+    /// Digest of its public key.
     pub id: NodeId,
-    /// By its CA.
+    /// Name given by the CA.
     pub name: NodeName,
-    /// What it may do.
+    /// Roles given by the CA.
     pub roles: Roles,
-    /// The certificate's number.
+    /// Serial number of the certificate.
     pub serial: Serial,
     /// First second of validity.
     pub not_before_unix_s: u64,
@@ -63,32 +63,32 @@ pub struct NodeFacts {
     pub not_after_unix_s: u64,
 }
 
-/// Why bytes are not a certificate of a node.
+/// Bytes that are not a node's certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
     /// Not X.509.
     #[error("these {bytes} bytes are no certificate")]
     NotACertificate {
-        /// How many.
+        /// Length of the input.
         bytes: usize,
     },
-    /// A certificate of something else.
+    /// Not a node's certificate: it has no node URI, or several.
     #[error("the certificate does not name exactly one node")]
     NotANode,
-    /// Not a name.
+    /// Not a valid node name.
     #[error("`{name}` is not a node's name: 1 to {NAME_BYTES_MAX} of a-z, 0-9 and -")]
     BadName {
         /// As given.
         name: String,
     },
-    /// Not roles.
+    /// Not a valid list of roles.
     #[error("`{roles}` are not roles: decoder, producer, or decoder,producer")]
     BadRoles {
         /// As given.
         roles: String,
     },
-    /// Our CA numbers with 16 bytes.
+    /// The serial number does not have the 16 bytes that the CA gives.
     #[error("the certificate's number has {bytes} bytes, not 16")]
     BadSerial {
         /// Its length.
@@ -158,7 +158,7 @@ impl NodeName {
 }
 
 impl Roles {
-    /// Whether `role` is among them.
+    /// True if `role` is one of these.
     pub fn contain(self, role: Role) -> bool {
         matches!((self, role), (Self::Both, _) | (Self::Decoder, Role::Decoder) | (Self::Producer, Role::Producer))
     }

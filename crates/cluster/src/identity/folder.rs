@@ -31,7 +31,7 @@ pub struct ClusterFolder {
     path: PathBuf,
 }
 
-/// What a node proves in a handshake. Printing it shows the certificate's facts only.
+/// Certificate chain and private key by which a node authenticates itself. `Debug` shows the certificate's facts only.
 pub struct NodeIdentity {
     facts: NodeFacts,
     pub(crate) authority: CertificateDer<'static>,
@@ -39,11 +39,11 @@ pub struct NodeIdentity {
     key: NodeKey,
 }
 
-/// Why the folder gives no identity. The message names the file.
+/// Failure to load an identity from the folder. The message names the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The file itself.
+    /// The file cannot be read, locked or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// A file does not hold what its name says.
@@ -51,16 +51,16 @@ pub enum IdentityError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error of the key or certificate.
         #[source]
         error: AuthorityError,
     },
-    /// The node's certificate is not one.
+    /// The node's certificate is not valid.
     #[error("{}: {error}", path.display())]
     Certificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error of the certificate.
         #[source]
         error: CertificateError,
     },
@@ -72,7 +72,7 @@ impl ClusterFolder {
         Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -82,12 +82,12 @@ impl ClusterFolder {
         self.path.join("ledger")
     }
 
-    /// What was learnt about who computes how quickly.
+    /// Path of the placement policy's learned rates.
     pub fn policy(&self) -> PathBuf {
         self.path.join("policy.toml")
     }
 
-    /// The producers that are not asked any more.
+    /// The quarantine: producers that are not asked any more.
     ///
     /// # Errors
     /// [`QuarantineError`].
@@ -135,7 +135,7 @@ impl ClusterFolder {
     /// Writes this node's certificate, in the place of an earlier one: this is also renewal.
     ///
     /// # Errors
-    /// It is not a certificate of this node's key, or what the disk says; the earlier one is still there.
+    /// It is not a certificate of this node's key, or an I/O error; the earlier one is still there.
     pub fn save_node_certificate(&self, certificate: &str) -> Result<(), IdentityError> {
         let path = self.file("node.pem");
         let der = certificate_of(&path, certificate)?;
@@ -170,7 +170,7 @@ impl ClusterFolder {
         NodeKey::from_pem(&key).map_err(|error| IdentityError::Content { path, error })
     }
 
-    /// What this node proves in a handshake.
+    /// Certificate chain and private key of this node.
     ///
     /// # Errors
     /// [`IdentityError`]. That the certificate is still valid is for the peer to check.
@@ -243,7 +243,7 @@ impl ClusterFolder {
     /// Writes the MAC keys, in the place of the earlier list.
     ///
     /// # Errors
-    /// What the disk says; the earlier list is still there.
+    /// I/O error; the earlier list is still there.
     pub fn save_keys(&self, keys: &KeyRing) -> Result<(), KeyFileError> {
         keys.save(&self.keys())
     }
@@ -276,7 +276,7 @@ impl NodeIdentity {
         Ok(Self { facts, authority, certificate, key })
     }
 
-    /// What its certificate says.
+    /// Facts of its certificate.
     pub fn facts(&self) -> &NodeFacts {
         &self.facts
     }
@@ -297,7 +297,7 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
-/// What a certificate in PEM says.
+/// Facts of a PEM certificate.
 pub(crate) fn facts_of_pem(text: &str) -> Result<NodeFacts, CertificateError> {
     let not_a_certificate = CertificateError::NotACertificate { bytes: text.len() };
     let der = CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| not_a_certificate)?;

@@ -20,7 +20,7 @@ use super::facts::{NodeFacts, NodeId, Serial};
 use crate::files::{self, Content, FileError, Held, Secrecy, Watched};
 use crate::list_file::{self, HeadForm, ListFault};
 
-/// What was revoked.
+/// Revoked node or certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Revoked {
     /// A node: all certificates of its key, also future ones.
@@ -33,11 +33,11 @@ pub enum Revoked {
 #[derive(Debug)]
 pub struct Revocations(Watched<DenyList>);
 
-/// Deny-list that cannot be used. Nobody is admitted then, and the file is as it was.
+/// The deny-list cannot be used. No peer is admitted then, and the file is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RevocationsError {
-    /// The file itself.
+    /// The file cannot be read, locked or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// Not a list of revocations.
@@ -45,11 +45,11 @@ pub enum RevocationsError {
     NotAList {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Syntax or type error of the TOML.
         #[source]
         error: Box<toml::de::Error>,
     },
-    /// An entry names neither or both, or not by hexadecimal digits of the right number.
+    /// An entry names neither a node nor a serial, or both, or one that is not hexadecimal digits of the right number.
     #[error("{}: entry {entry} is not one node of 64 digits or one serial of 32", path.display())]
     BadEntry {
         /// The file.
@@ -57,7 +57,7 @@ pub enum RevocationsError {
         /// Counted from 1.
         entry: usize,
     },
-    /// A list that does not have all that it should.
+    /// Entries are missing.
     #[error(
         "{}: {fault}; take the whole list of another machine: muser cluster import FOLDER --revoked FILE (--instead if this one is lost)",
         path.display()
@@ -65,7 +65,7 @@ pub enum RevocationsError {
     Fault {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Evidence that the list was cut.
         fault: ListFault,
     },
 }
@@ -106,11 +106,12 @@ impl Revocations {
         Watched::load(path).map(Self)
     }
 
-    /// Whether this certificate or its node is revoked, after reading the list again if it changed. May wait for the disk for
-    /// as long as that takes: for commands.
+    /// The entry that revokes this certificate or its node, after reading the list again if it changed. Blocks on the
+    /// disk without a time limit: for commands.
     ///
     /// # Errors
-    /// The list changed and cannot be used; the certificate must not be admitted. What was on it before is revoked still.
+    /// The list changed and cannot be used; the certificate must not be admitted. Entries that were on it before still
+    /// count.
     pub fn revokes(&self, facts: &NodeFacts) -> Result<Option<Revoked>, RevocationsError> {
         self.found(facts, self.0.read().map(|list| list.find(facts)))
     }
@@ -123,7 +124,7 @@ impl Revocations {
         self.found(facts, self.0.current().await.map(|list| list.find(facts)))
     }
 
-    /// As it was when the list was last read; nothing is waited for.
+    /// State when the list was last read, without blocking.
     pub(crate) fn known(&self, facts: &NodeFacts) -> Option<Revoked> {
         self.0.known().find(facts)
     }
@@ -202,7 +203,7 @@ impl Revocations {
         files::create(path, &HeadForm::new(0, 0).text(), Secrecy::Public)
     }
 
-    /// The outcome of a look at the list; or, if it cannot be used, at the one before.
+    /// Outcome by the current list; if that cannot be used, the last good list's entry, or the error if it has none.
     fn found(
         &self,
         facts: &NodeFacts,
@@ -252,7 +253,7 @@ impl DenyList {
         Ok(Self { entries, revoked, shortened_unix_s })
     }
 
-    /// A list that somebody brought here: who may write the file is that person's business.
+    /// A list carried here by an operator, who vouches for the file's permissions.
     fn carried(path: &Path) -> Result<Self, RevocationsError> {
         Self::parse(path, &files::read_carried(path)?)
     }

@@ -14,20 +14,20 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::identity::{COMMON_SERVER_NAME, NodeIdentity};
 
-/// What both ends must name in the handshake.
+/// ALPN protocol name, required of both ends.
 pub const PROTOCOL: &[u8] = b"muser-handoff/2";
 
-/// Gives the seconds since 1970.
+/// Clock in seconds since 1970.
 pub type UnixClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The identity cannot be used for TLS.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// What the TLS library says.
+    /// Rejected by the TLS library.
     #[error("the identity cannot be used for TLS: {reason}")]
     Tls {
-        /// In the library's words.
+        /// Message of the TLS library.
         reason: String,
     },
 }
@@ -79,7 +79,7 @@ fn refused(error: impl fmt::Display) -> SetupError {
 /// Our clock in the library's form.
 struct Clock(UnixClock);
 
-/// A clock as TLS wants it.
+/// The clock as rustls takes it.
 pub(crate) fn time_by(clock: &UnixClock) -> Arc<dyn TimeProvider> {
     Arc::new(Clock(clock.clone()))
 }

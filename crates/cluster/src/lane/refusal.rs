@@ -1,4 +1,4 @@
-//! Every way in which a lane does not come to be, by who refused whom.
+//! Failures of a lane's handshake, by the end that refuses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,35 +8,35 @@ use rustls::{AlertDescription, CertificateError as TlsCertificateError, Error as
 
 use crate::identity::{CertificateError, NodeId, RevocationsError, Revoked, Role, Roles};
 
-/// The byte that says: you are admitted.
+/// Verdict byte of an admitted peer.
 pub(super) const WELCOME: u8 = 0;
 
-/// Why there is no lane.
+/// Failure to establish a lane.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// Nobody answers at the address.
+    /// No connection to the address.
     #[error("{address} cannot be reached: {error}")]
     Connect {
-        /// Where.
+        /// Address of the peer.
         address: SocketAddr,
-        /// What the network says.
+        /// I/O error of the connection attempt.
         #[source]
         error: io::Error,
     },
-    /// The handshake took too long.
+    /// The handshake exceeded its time limit.
     #[error("the handshake was not done within {} ms", limit.as_millis())]
     Timeout {
         /// The limit.
         limit: Duration,
     },
-    /// We refuse the peer.
+    /// This node refuses the peer.
     #[error("the peer is refused: {0}")]
     Refused(#[from] Refusal),
-    /// The peer refuses us.
+    /// The peer refuses this node.
     #[error("the peer refuses us: {0}")]
     RefusedByPeer(#[from] PeerRefusal),
-    /// The peer closed the connection without a word.
+    /// The peer closed the connection without a verdict.
     #[error("the peer closed the connection during the handshake")]
     Closed,
     /// The network failed.
@@ -44,7 +44,7 @@ pub enum LaneError {
     Io(#[source] io::Error),
 }
 
-/// Why we refuse a peer. All but the last are facts about the peer.
+/// Reason for which this node refuses a peer. All but the last are facts about the peer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -57,7 +57,7 @@ pub enum Refusal {
     /// Its certificate's time has not begun, or a clock is wrong.
     #[error("its certificate is not valid yet")]
     NotYetValid,
-    /// It has none.
+    /// The peer presented no certificate.
     #[error("it has no certificate")]
     NoCertificate,
     /// Its certificate is not one of a node.
@@ -66,7 +66,7 @@ pub enum Refusal {
     /// Its certificate breaks a rule of TLS.
     #[error("its certificate is not acceptable: {reason}")]
     InvalidCertificate {
-        /// In the TLS library's words.
+        /// Message of the TLS library.
         reason: String,
     },
     /// It is on the deny-list.
@@ -74,23 +74,23 @@ pub enum Refusal {
     Revoked {
         /// The node.
         id: NodeId,
-        /// Which entry.
+        /// Matching entry.
         revoked: Revoked,
     },
-    /// Another node than the one that was meant.
+    /// Another node than the wanted one.
     #[error("it is node {found}, and {expected} was meant")]
     WrongNode {
-        /// Whom we wanted.
+        /// The wanted node.
         expected: NodeId,
-        /// Who it is.
+        /// The peer.
         found: NodeId,
     },
-    /// Not granted what it would have to do.
+    /// Not granted the needed role.
     #[error("it is a {has}, and a {needed} is needed")]
     WrongRole {
-        /// What we need.
+        /// Role needed.
         needed: Role,
-        /// What its certificate grants.
+        /// Roles in its certificate.
         has: Roles,
     },
     /// It speaks TLS, not our protocol.
@@ -99,21 +99,21 @@ pub enum Refusal {
     /// It speaks no TLS 1.3.
     #[error("it offers no TLS that the lane accepts: {reason}")]
     IncompatibleTls {
-        /// In the TLS library's words.
+        /// Message of the TLS library.
         reason: String,
     },
     /// It speaks no TLS, or broken TLS.
     #[error("what it sends is not TLS: {reason}")]
     NotTls {
-        /// In the TLS library's words.
+        /// Message of the TLS library.
         reason: String,
     },
-    /// Our own deny-list cannot be read, so nobody is admitted.
+    /// This node's deny-list cannot be read, so no peer is admitted.
     #[error("nobody is admitted, as our deny-list cannot be read: {0}")]
     NoDenyList(#[from] RevocationsError),
 }
 
-/// Why a peer refuses us, as it tells.
+/// Reason for which a peer refuses this node, as far as its verdict byte or TLS alert shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerRefusal {
@@ -156,7 +156,7 @@ pub enum PeerRefusal {
 }
 
 impl Refusal {
-    /// The byte that tells the peer.
+    /// Verdict byte sent to the peer.
     pub(super) fn verdict(&self) -> u8 {
         match self {
             Self::Revoked { .. } => 1,
@@ -171,7 +171,7 @@ impl Refusal {
 }
 
 impl PeerRefusal {
-    /// What a byte other than [`WELCOME`] says.
+    /// Maps a verdict byte other than [`WELCOME`] to the refusal that it stands for.
     pub(super) fn of_verdict(verdict: u8) -> Self {
         match verdict {
             1 => Self::Revoked,
@@ -201,7 +201,7 @@ impl PeerRefusal {
 }
 
 impl LaneError {
-    /// What an error during the handshake means.
+    /// Maps an error during the handshake to the refusal or failure that it stands for.
     pub(super) fn of_handshake(error: io::Error) -> Self {
         let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) else {
             return match error.kind() {

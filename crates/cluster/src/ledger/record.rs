@@ -49,7 +49,7 @@ const CHAIN_BYTES: usize = 28;
 /// One accepted handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerEntry {
-    /// Which MAC key the handoff was sealed with.
+    /// Id of the MAC key that sealed the handoff.
     pub key_id: u32,
     /// Chosen by the receiver, never twice under one key.
     pub nonce: [u8; 32],
@@ -63,12 +63,12 @@ pub struct LedgerEntry {
     pub rows: u64,
     /// From this time on the handoff is refused by its age alone.
     pub expiry_unix_ms: u64,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub time_unix_ms: u64,
 }
 
 impl LedgerEntry {
-    /// What must not come twice.
+    /// Replay key: an entry with the same one is refused.
     pub(super) fn key(&self) -> ReplayKey {
         (self.key_id, self.nonce)
     }
@@ -80,26 +80,26 @@ pub(super) type ReplayKey = (u32, [u8; 32]);
 /// The link that the next record continues.
 pub(super) type Chain = [u8; 32];
 
-/// What the first 64 bytes say.
+/// Fields of the 64-byte header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub generation: u64,
     pub floor_unix_ms: u64,
 }
 
-/// Why 64 bytes are not a header of ours.
+/// 64 bytes that are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// Another kind of file.
+    /// Not a replay ledger.
     #[error("it does not begin with the mark of a replay ledger")]
     WrongMagic,
     /// The checksum does not match.
     #[error("its header's checksum is {found:#010x}, its bytes give {computed:#010x}")]
     WrongChecksum {
-        /// What the file says.
+        /// Checksum in the file.
         found: u32,
-        /// What its bytes give.
+        /// Checksum of its bytes.
         computed: u32,
     },
     /// Written by another version.
@@ -107,7 +107,7 @@ pub enum HeaderError {
         "it has version {found} and records of {record_bytes} bytes, this program reads version {VERSION} and {RECORD_BYTES}"
     )]
     WrongVersion {
-        /// What the file says.
+        /// Version in the file.
         found: u32,
         /// Length of its records.
         record_bytes: u32,

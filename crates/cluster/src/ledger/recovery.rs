@@ -10,16 +10,16 @@ use super::record::{Chain, HEADER_BYTES, Header, HeaderError, LedgerEntry, RECOR
 /// The smallest unit that a disk writes as a whole.
 const SECTOR_BYTES: usize = 512;
 
-/// What is in a ledger.
+/// Content of a ledger up to its last good record.
 pub(super) struct Recovered {
     pub header: Header,
     pub entries: Vec<LedgerEntry>,
     pub chain: Chain,
-    /// Bytes that are good; what follows them was torn.
+    /// Length of the good prefix; the bytes after it were torn.
     pub good_bytes: usize,
 }
 
-/// Why bytes are no ledger, with nothing believed.
+/// Damage that keeps a ledger from opening. None of its records is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DamageError {
@@ -37,7 +37,7 @@ pub enum DamageError {
         "the record at byte {offset} of the ledger is damaged; to go on without it, revoke all MAC keys in use and move the ledger away"
     )]
     Record {
-        /// Where it begins.
+        /// Byte offset of the record.
         offset: usize,
     },
 }
@@ -66,7 +66,7 @@ pub(super) fn recover(bytes: &[u8]) -> Result<Recovered, DamageError> {
     Ok(Recovered { header, entries, chain, good_bytes })
 }
 
-/// Whether the first bad record, at `place`, and all after it can be one batch that a crash interrupted.
+/// True if the first bad record, at index `place`, and all after it can be one batch that a crash interrupted.
 fn is_torn(records: &[[u8; RECORD_BYTES]], place: usize) -> bool {
     let acknowledged = |bytes: &[u8; RECORD_BYTES]| {
         Record::decode(bytes).is_some_and(|later| later.batch_start > place as u64 && later.batch_start <= later.index)
@@ -74,8 +74,8 @@ fn is_torn(records: &[[u8; RECORD_BYTES]], place: usize) -> bool {
     has_unwritten_sector(&records[place], place) && !records[place + 1..].iter().any(acknowledged)
 }
 
-/// Whether the part of a record in one of its sectors is all zeros. Records and header are multiples of 32 bytes, so a part
-/// has at least 32, which no written record has as zeros but by a nonce of zeros.
+/// True if the part of a record in one of its sectors is all zeros, and so was never written. Records and header are
+/// multiples of 32 bytes, so a part has at least 32, which no written record has as zeros except for an all-zero nonce.
 fn has_unwritten_sector(record: &[u8; RECORD_BYTES], place: usize) -> bool {
     let offset = HEADER_BYTES + place * RECORD_BYTES;
     let in_first_sector = (SECTOR_BYTES - offset % SECTOR_BYTES).min(RECORD_BYTES);

@@ -1,4 +1,4 @@
-//! Where a ledger's bytes live: a trait of five operations, and the files that a cluster folder holds.
+//! Storage of a ledger's bytes: a trait of five operations, and its implementation by files of a cluster folder.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,42 +11,42 @@ pub trait LedgerStorage: Send {
     /// All bytes, none if there is no ledger yet. Refuses more than `bytes_max`.
     ///
     /// # Errors
-    /// What the disk says; [`io::ErrorKind::FileTooLarge`] above the limit.
+    /// I/O error of the storage; [`io::ErrorKind::FileTooLarge`] above the limit.
     fn read_all(&mut self, bytes_max: u64) -> io::Result<Vec<u8>>;
 
     /// Adds bytes to the end. After an error any part of them may be there.
     ///
     /// # Errors
-    /// What the disk says.
+    /// I/O error of the storage.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Returns when everything appended or cut survives a crash.
     ///
     /// # Errors
-    /// What the disk says. Nothing is known then of what was appended since the last success.
+    /// I/O error of the storage. The fate of bytes appended since the last success is unknown then.
     fn sync(&mut self) -> io::Result<()>;
 
     /// Cuts everything from `bytes` on.
     ///
     /// # Errors
-    /// What the disk says.
+    /// I/O error of the storage.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 
     /// Puts `bytes` in the place of everything, durably: after a crash there is all of the old or all of the new.
     ///
     /// # Errors
-    /// [`ReplaceError`] says which of the two it is now.
+    /// [`ReplaceError`], by whether the old bytes stayed.
     fn replace(&mut self, bytes: &[u8]) -> Result<(), ReplaceError>;
 }
 
-/// How a replacement failed.
+/// Failure of a replacement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
     /// The old bytes are in place, untouched.
     #[error("the new ledger could not be written, the old one stays: {0}")]
     OldStays(#[source] io::Error),
-    /// Whether a crash leaves the old or the new bytes is not known.
+    /// The new bytes are in place, but a crash may bring the old ones back.
     #[error("the new ledger is in place, but may not survive a crash: {0}")]
     Unknown(#[source] io::Error),
 }
@@ -59,36 +59,36 @@ pub struct FolderStorage {
     _lock: File,
 }
 
-/// Why the folder's ledger cannot be had.
+/// Failure to open the folder's ledger.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderStorageError {
-    /// Two writers would accept one handoff twice.
+    /// Another process holds it: two writers would accept one handoff twice.
     #[error("{} is held by another process", path.display())]
     Locked {
         /// The lock file.
         path: PathBuf,
     },
-    /// Others may write it: they could make it forget a handoff.
+    /// Other users may write it, and could make it forget a handoff.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What the disk says.
+    /// Any other I/O error.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the disk says.
+        /// I/O error of the operating system.
         #[source]
         error: io::Error,
     },
 }
 
 impl FolderStorage {
-    /// Takes the folder's ledger, making the folder if it is not there. The ledger's file keeps its name through a crash,
-    /// whoever gave it.
+    /// Opens the folder's ledger, creating the folder if it does not exist. A ledger file that exists already has its
+    /// name synced too, so that it survives a crash.
     ///
     /// # Errors
-    /// [`FolderStorageError::Locked`] while another process has it, and what the disk says.
+    /// [`FolderStorageError::Locked`] while another process has it, or an I/O error.
     pub fn open(folder: &Path) -> Result<Self, FolderStorageError> {
         let at = |path: &Path| {
             let path = path.to_owned();

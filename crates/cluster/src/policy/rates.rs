@@ -1,4 +1,4 @@
-//! What one place takes: time for a position by its depth, for a byte on the wire, and for a request as such.
+//! Learned rates of one place: time per position by depth, time per byte on the wire, and fixed time per request.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ const FIRST_DEPTH: u64 = 256;
 
 /// One observation of a place that is measured often moves a rate at most by this factor.
 const FACTOR_MAX: f64 = 2.0;
-/// Nothing that is measured is below a nanosecond, or above a day.
+/// Range of valid times, ms: a nanosecond to a day.
 const MS_MIN: f64 = 1e-6;
 const MS_MAX: f64 = 86_400_000.0;
 
-/// `None` is what was not measured yet. Times in ms.
+/// Learned rates, ms; `None` before the first measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Rates {
     pub position_ms: [Option<f64>; DEPTHS],
@@ -22,12 +22,12 @@ pub(super) struct Rates {
     pub fixed_ms: Option<f64>,
 }
 
-/// How far one observation moves what is known.
+/// Weight and bound of one observation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
-    /// Share of the new value.
+    /// Weight of the new value.
     weight: f64,
-    /// No value moves by more than this factor.
+    /// Largest factor by which a value moves.
     factor_max: f64,
 }
 
@@ -49,7 +49,7 @@ impl Step {
 }
 
 impl Rates {
-    /// What the candidate would take, once anything was measured.
+    /// Estimated cost of the candidate; `None` until every rate that it needs was measured.
     pub fn cost(&self, candidate: &Candidate) -> Option<Cost> {
         let compute_ms = self.compute_ms(&candidate.compute)?;
         let fixed_ms = self.fixed_ms?;
@@ -62,7 +62,7 @@ impl Rates {
         Some(Cost { queue_ms, compute_ms, wire_ms, fixed_ms, total_ms })
     }
 
-    /// Takes up an observation, as far as its numbers make sense.
+    /// Takes in an observation, without times that are negative or not finite.
     pub fn learn(&mut self, seen: &Observation, step: Step) {
         let (compute_ms, wire_ms) = (bounded(seen.compute_ms), bounded(seen.wire_ms));
         if let Some(compute_ms) = compute_ms {
@@ -123,7 +123,7 @@ impl Rates {
     }
 }
 
-/// How many positions of the range lie in each depth.
+/// Positions of the range per depth class.
 fn per_depth(range: &Range<u64>) -> [f64; DEPTHS] {
     std::array::from_fn(|depth| {
         let begin = if depth == 0 { 0 } else { FIRST_DEPTH << (depth - 1) };
@@ -132,7 +132,7 @@ fn per_depth(range: &Range<u64>) -> [f64; DEPTHS] {
     })
 }
 
-/// The number if it can be a time.
+/// The time, at most a day; `None` if it is negative or not finite.
 fn bounded(ms: f64) -> Option<f64> {
     (ms.is_finite() && ms >= 0.0).then_some(ms.min(MS_MAX))
 }

@@ -1,4 +1,4 @@
-//! What a policy has learnt, in a file, so that a restart does not begin from nothing.
+//! File of a policy's learned rates, read at start-up so that a restart keeps them.
 //!
 //! ```toml
 //! model = "64 hexadecimal digits"     # its identity, which is of weights, arithmetic and layout
@@ -11,7 +11,7 @@
 //! fixed_ms = 12.5
 //! ```
 //!
-//! Failures are not kept: after a restart everyone may be tried.
+//! Failures are not kept: after a restart every producer may be tried.
 
 use std::path::{Path, PathBuf};
 
@@ -23,29 +23,29 @@ use crate::files::{self, FileError, Secrecy};
 use crate::handoff::Address;
 use crate::identity::NodeId;
 
-/// Why what was learnt cannot be read. A caller may go on without it.
+/// Failure to read or write the learned rates. A caller may go on without them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFileError {
-    /// The file itself.
+    /// The file cannot be read, locked or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Not of this form.
+    /// Not valid TOML, or another layout.
     #[error("{}: {error}", path.display())]
     NotRates {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Syntax or type error of the TOML.
         #[source]
         error: Box<toml::de::Error>,
     },
-    /// A digest that is none.
+    /// The model is not 64 hexadecimal digits.
     #[error("{}: the model is no digest", path.display())]
     BadModel {
         /// The file.
         path: PathBuf,
     },
-    /// A number that was never measured, or a node that is none.
+    /// An entry's node is not 64 hexadecimal digits, or one of its numbers is no time.
     #[error("{}: entry {entry} has no valid node, or a number that is no time", path.display())]
     BadEntry {
         /// The file.
@@ -53,7 +53,7 @@ pub enum PolicyFileError {
         /// Counted from 1.
         entry: usize,
     },
-    /// It could not be written in this form.
+    /// The rates could not be written as TOML.
     #[error("what was learnt cannot be written: {0}")]
     NotWritable(#[source] Box<toml::ser::Error>),
 }
@@ -81,7 +81,7 @@ struct PlaceForm {
 }
 
 impl Policy {
-    /// A policy that begins with what the file says. What is in it counts as measured `now_ms`, so that it is tried again
+    /// A policy with the rates of the file. They count as measured `now_ms`, so that their places are tried again
     /// in time.
     ///
     /// # Errors
@@ -102,10 +102,10 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Writes what was learnt, in the place of an earlier file.
+    /// Writes the learned rates, in the place of an earlier file.
     ///
     /// # Errors
-    /// What the disk says; the earlier file is still there.
+    /// I/O error; the earlier file is still there.
     pub fn save(&self, path: &Path) -> Result<(), PolicyFileError> {
         let mut places: Vec<_> = self.places.iter().filter(|(_, known)| known.rates != Rates::default()).collect();
         places.sort_unstable_by_key(|(place, _)| **place);

@@ -1,4 +1,4 @@
-//! Who is not let in, what both sides hear of it, and that nothing stays of it.
+//! Refused enrolments: the errors at both ends, and no trace of the node left behind.
 
 use muser_cluster::enrol::{
     Difference, EnrolError, Enrolled, IssuerSettings, PendingState, Progress, RedeemError, RefuseCode, Ticket, pending,

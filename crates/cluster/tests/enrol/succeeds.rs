@@ -1,4 +1,4 @@
-//! What an enrolment gives, in every distribution of roles.
+//! Successful enrolments, in every distribution of roles.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A cluster that was begun, a ticket, and a node that wants in.
+//! A new cluster, a ticket, and a node that applies with it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub struct Begun {
     pub folder: ClusterFolder,
 }
 
-/// What an issuer said meanwhile.
+/// Progress messages of an issuer.
 #[derive(Default)]
 pub struct Heard(pub Mutex<Vec<String>>);
 
@@ -110,7 +110,7 @@ pub fn engine(kv: KvLayout) -> Machine {
     with_prompt(machine(kv))
 }
 
-/// One that has a flipped bit in the keys of layer 1, and does not know.
+/// An engine with a flipped bit in the keys of layer 1, undetected by itself.
 pub fn damaged_engine(kv: KvLayout) -> Machine {
     let mut bytes = SHIPPED.to_vec();
     let parsed = Gguf::parse(SHIPPED).unwrap();

@@ -1,4 +1,4 @@
-//! What came over the wire has the bits of what is computed here.
+//! Answers from pages brought over the wire have the bits of local answers.
 
 use muser_cluster::handoff::{Compress, PrefixScope};
 use muser_engine::engine::PrefixReuse;

@@ -1,4 +1,4 @@
-//! What a handoff is planned to move is what it moves.
+//! The planned byte counts of a handoff are those that it moves.
 
 use std::num::NonZeroUsize;
 

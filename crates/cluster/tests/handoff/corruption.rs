@@ -1,4 +1,4 @@
-//! Bytes that are changed, left out or said again on the way, under checksums that fit: none of it is ever decoded.
+//! Bytes changed, left out or replayed on the way, under checksums that fit: none of it is ever decoded.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,10 +16,10 @@ use crate::world::{Cluster, Machine, answer, answer_remotely, nothing_is_left, r
 
 const ISOLATED: PrefixReuse = PrefixReuse::Isolate;
 
-/// What is done to the pages of handoffs.
+/// Forgery of a handoff's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Forgery {
-    /// Nothing.
+    /// None: frames pass unchanged.
     Honest,
     /// Only the commit is called by the decoder's lane.
     Rename,
@@ -38,7 +38,7 @@ enum Forgery {
 /// Forges until it is told to stop.
 struct Forger {
     forgery: Arc<Mutex<Forgery>>,
-    /// Whether the commit names what was sent instead of what was to be sent.
+    /// True if the commit names the forged pages instead of the honest ones.
     adjusts_commit: bool,
     /// The decoder's lane, by which a forged commit is called. An honest one names the producer's.
     near: LaneBinding,
@@ -58,7 +58,7 @@ impl Forger {
         Self { forgery, adjusts_commit, near, nodes, request, manifest, touched, recorded }
     }
 
-    /// What is sent on instead of a frame of the producer, once the producer has accepted.
+    /// Frames to pass on instead of a frame of the producer, once the producer has accepted.
     fn forge(&mut self, kind: FrameKind, body: &[u8]) -> Vec<Content> {
         let (forgery, mut body) = (*self.forgery.lock().unwrap(), body.to_vec());
         match message(kind, &body.clone()) {
@@ -108,7 +108,7 @@ impl Forger {
         vec![(kind, body)]
     }
 
-    /// The commit's body, perhaps with what was sent.
+    /// The commit's body, with the forged pages if `adjusts_commit`.
     fn commit(&self, body: &[u8]) -> Vec<u8> {
         let Message::Commit(mut commit) = message(FrameKind::Commit, body) else { unreachable!() };
         let manifest = self.manifest.as_ref().unwrap();
@@ -123,7 +123,7 @@ impl Forger {
         content(&Message::Commit(commit))
     }
 
-    /// What was recorded, under the name of the handoff that is under way.
+    /// Recorded frames, under the id of the handoff under way.
     fn replay(&mut self, handoff: HandoffId) -> Vec<Content> {
         let mut frames = std::mem::take(&mut self.recorded);
         assert!(frames.len() > 3, "nothing was recorded");
@@ -226,7 +226,7 @@ impl Scene {
         }
     }
 
-    /// Answers with the producer, without anybody between, and checks that the bits are those of an answer without.
+    /// Answers with the producer, over a direct lane, and checks that the bits are those of a local answer.
     async fn is_right(&self, prompt: &[u32]) {
         let (_, reused, found) = answer_remotely(&self.decoder, &self.direct, prompt, ISOLATED).await.unwrap();
         let local = self.decoder.host.submit(request(prompt, 6, ISOLATED)).await.unwrap();

@@ -7,7 +7,7 @@ use muser_kv::PAGE_ROWS;
 use crate::models::{Attention, WINDOW, company, small, tokens};
 use crate::world::{Cluster, Machine, answer, answer_remotely, request, run};
 
-/// Pages that have to travel so that somebody with `held_pages` pages goes on behind `rows` rows.
+/// Pages to transfer so that a decoder with `held_pages` pages can continue after `rows` rows.
 fn pages_to_bring(attention: Attention, rows: usize, held_pages: usize) -> u64 {
     let all = rows.div_ceil(PAGE_ROWS);
     let first = |is_local: bool| if is_local { (rows + 1).saturating_sub(WINDOW) / PAGE_ROWS } else { 0 };

@@ -33,7 +33,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Why an attempt that was cut failed, in one word.
+/// Kind of a cut attempt's failure, in one word.
 fn word(failed: &BringError) -> &'static str {
     match failed {
         BringError::Closed => "closed",

@@ -1,4 +1,4 @@
-//! What goes wrong is named, and leaves nothing behind.
+//! Failures are named, and leave no page behind.
 
 use std::time::Duration;
 

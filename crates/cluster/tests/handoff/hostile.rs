@@ -1,4 +1,4 @@
-//! Members of the cluster, and strangers, that do what nobody who is well does.
+//! Members of the cluster, and strangers, that violate the protocol.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,14 +28,14 @@ fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A lane of a node of this name, on which nothing was said.
+/// A lane of a node of this name, on which nothing was sent.
 async fn lane(cluster: &Cluster, name: &str, address: SocketAddr) -> Lane {
     let (folder, identity) = cluster.node(name, Roles::Decoder, &cluster.keys);
     let connector = Connector::new(&identity, cluster.lane_settings(&folder)).unwrap();
     connector.connect(address, PRODUCERS).await.unwrap()
 }
 
-/// What the other end says before it ends the lane.
+/// Bytes that the other end sends before it closes the lane.
 async fn last_words(mut lane: Lane) -> Vec<u8> {
     let mut said = Vec::new();
     // It may end by a reset.

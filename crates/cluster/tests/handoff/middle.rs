@@ -1,4 +1,5 @@
-//! A man in the middle who ends both encryptions: he reads every frame, and sends on what he likes, with checksums that fit.
+//! A man in the middle who terminates both encryptions: he reads every frame, and may replace it by others with
+//! checksums that fit.
 //!
 //! He has the certificates of both ends, or only one of his own, and no MAC key.
 
@@ -13,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::world::Cluster;
 
-/// Who sent a frame.
+/// Sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     Decoder,
@@ -23,9 +24,9 @@ pub enum From {
 /// A frame's kind and its body.
 pub type Content = (FrameKind, Vec<u8>);
 
-/// Says what is sent on instead of a frame.
+/// Replaces frames on their way.
 pub trait Meddler: Send {
-    /// Hears the binding of a decoder's lane that was opened.
+    /// Receives the binding of a decoder's lane that was opened.
     fn opened(&mut self, _near: LaneBinding) {}
 
     fn meddle(&mut self, from: From, kind: FrameKind, body: &[u8]) -> Vec<Content>;
@@ -42,8 +43,8 @@ pub fn honest(_: From, kind: FrameKind, body: &[u8]) -> Vec<Content> {
     vec![(kind, body.to_vec())]
 }
 
-/// Stands between decoders and the producer at `producer`, with the certificates of the nodes of these names, which he has
-/// stolen; the address at which he is taken for it.
+/// Stands between decoders and the producer at `producer`, with the stolen certificates of the nodes of these names.
+/// Returns the address to give to decoders as the producer's.
 pub async fn stand_between(cluster: &Cluster, producer: SocketAddr, meddler: impl Meddler + 'static) -> SocketAddr {
     let stolen = (cluster.folder("producer"), cluster.folder("decoder"));
     stand_between_as(cluster, producer, stolen, meddler).await

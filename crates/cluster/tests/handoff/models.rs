@@ -27,7 +27,7 @@ pub enum Attention {
 }
 
 impl Attention {
-    /// Which layers are local.
+    /// True for each layer with a local window.
     pub fn local_layers(self) -> [bool; 4] {
         match self {
             Self::Full => [false; 4],

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
     Producer,

@@ -18,7 +18,7 @@ use crate::world::{Cluster, Machine, answer_remotely, machine_with, request, run
 /// A digest per page, by layer and index.
 type Digests = BTreeMap<(usize, usize), blake3::Hash>;
 
-/// What `machine` gives out of the first `rows` rows of a prompt.
+/// Digests of the pages that `machine` exports for the first `rows` rows of a prompt.
 async fn exported(machine: &Machine, prompt: &[u32], rows: usize) -> Digests {
     let export = Export::new(&machine.spec, rows, 0);
     let wanted = request(&prompt[..rows], 0, PrefixReuse::Share);
@@ -37,7 +37,7 @@ async fn exported(machine: &Machine, prompt: &[u32], rows: usize) -> Digests {
     digests
 }
 
-/// Adds the pages of a `Pages` body of a handoff of `rows` rows to somebody who holds none.
+/// Adds the pages of a `Pages` body of a handoff of `rows` rows to a decoder that holds none.
 fn collect(body: &[u8], (spec, rows): (&CacheSpec, usize), digests: &mut Digests) {
     let number = |index: usize| u32::try_from(index).unwrap();
     let (count, page_bytes) = (spec.layers().len(), spec.layout().page_bytes());

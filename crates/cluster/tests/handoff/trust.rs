@@ -51,7 +51,7 @@ impl Pair {
         answer_remotely(&self.decoder, &self.remote, &prompt, PrefixReuse::Isolate).await.map(|(handoff, ..)| handoff)
     }
 
-    /// Why the producer refuses.
+    /// The refusal code that the decoder receives from the producer.
     async fn refused(&self) -> RefuseCode {
         match self.bring().await {
             Err(BringError::Refused(refuse)) => refuse.code,
@@ -59,7 +59,7 @@ impl Pair {
         }
     }
 
-    /// Why the producer says that it refuses.
+    /// The trust error that the producer reports.
     async fn told(&mut self) -> TrustError {
         loop {
             match self.producing.news.recv().await {
@@ -210,7 +210,7 @@ fn a_node_that_is_revoked_while_its_lane_is_open_takes_no_more_part() {
     });
 }
 
-/// What takes a producer's trust away, in the decoder's folder or by the clock.
+/// Change that ends the trust in a producer, in the decoder's folder or by the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Quarantine,

@@ -261,7 +261,7 @@ pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request
     }
 }
 
-/// What an answer says: reused tokens, and per token its id and every token's id with the bits of its logprob.
+/// Reused tokens of an answer, and per token its id, with every candidate's id and the bits of its logprob.
 pub async fn answer(mut answer: muser_host::Answer) -> (usize, Vec<(u32, Vec<u64>)>) {
     let (mut reused, mut tokens) = (0, Vec::new());
     while let Some(news) = answer.next().await {

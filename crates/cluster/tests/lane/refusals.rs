@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::cluster::{Cluster, NOW, Node, meet, meet_as};
 
-/// What one end found out.
+/// Result of a handshake at one end.
 type Outcome = Result<Lane, LaneError>;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,7 @@ async fn a_certificate_of_another_ca_is_refused_although_the_producer_is_trusted
     assert!(told.contains("UnknownCA") || told.contains("DecryptError"), "{told}");
 }
 
-/// Whether one end refused for a reason, and the other was told.
+/// Asserts that one end refused for the reason `why`, and that the other received `told`.
 fn refused(ends: (Outcome, Outcome), why: impl Fn(&Refusal) -> bool, told: PeerRefusal) {
     let (refuser, refused) = &ends;
     let right = matches!(refuser, Err(LaneError::Refused(refusal)) if why(refusal));

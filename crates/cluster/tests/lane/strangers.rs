@@ -48,7 +48,7 @@ impl Client {
         Self { config }
     }
 
-    /// What the client is told in the end, and the acceptor's outcome.
+    /// The verdict or error that the client sees last, and the acceptor's outcome.
     pub async fn meet(self, producer: &Node) -> (String, Result<Lane, LaneError>) {
         let connector = TlsConnector::from(Arc::new(self.config));
         meet_with(producer.acceptor(), |tcp| async move {

@@ -12,15 +12,15 @@ use muser_cluster::ledger::{Ledger, LedgerEntry, LedgerStorage, ReplaceError};
 pub struct Disk {
     inner: Arc<Mutex<Inner>>,
     pub syncs: Arc<AtomicUsize>,
-    /// How long a sync takes.
+    /// Duration of a sync.
     sync_time: Duration,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// What a reader sees.
+    /// Bytes as read back now.
     bytes: Vec<u8>,
-    /// What survives a crash for certain.
+    /// Bytes that certainly survive a crash.
     durable: Vec<u8>,
     operations: usize,
     /// The operation, counted from 0, that fails, and how many of an append's bytes are there then.
@@ -64,7 +64,7 @@ impl Disk {
         self.inner.lock().unwrap().bytes.clone()
     }
 
-    /// What a crash leaves: all that is durable, and `more` bytes of what was still on its way.
+    /// The disk after a crash: all durable bytes, and `more` of those written since.
     pub fn after_crash(&self, more: usize) -> Self {
         let inner = self.inner.lock().unwrap();
         let kept = if inner.bytes.starts_with(&inner.durable) {
