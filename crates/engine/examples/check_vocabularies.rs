@@ -12,19 +12,19 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What stands between two texts.
+/// Separator line between two texts of a `.inp` file.
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
 
-/// What became of one vocabulary.
+/// Result of checking one vocabulary.
 enum Verdict {
-    /// The file is refused, and why.
+    /// The loader's error: the file is refused.
     Refused(String),
-    /// There is nothing to compare with.
+    /// There is no `.inp` file beside the vocabulary to compare with.
     NoGoldens,
     Checked(Counts),
 }
 
-/// How many texts of one vocabulary hold.
+/// Counts of one vocabulary's texts, and of those that pass.
 #[derive(Default)]
 struct Counts {
     texts: usize,

@@ -1,5 +1,5 @@
-//! How long a decoding sequence waits for each token while a long prompt is computed, for several lengths of the prompt's
-//! chunks: `cargo run --release -p muser-engine --example decode_latency -- THREADS ROUNDS MODEL.gguf...`
+//! Inter-token latency of a decoding sequence while a long prompt is prefilled, for several prefill chunk sizes:
+//! `cargo run --release -p muser-engine --example decode_latency -- THREADS ROUNDS MODEL.gguf...`
 //!
 //! Every length has an engine of its own. A run starts one sequence, lets it decode alone for a while, submits a long prompt
 //! and notes when tokens come, up to the prompt's first. The lengths take turns within every round, because a shared machine
@@ -21,9 +21,9 @@ use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
 
 const CONTEXT: usize = 8192;
-/// Rows of a chunk while somebody decodes, each compared with the others.
+/// Prefill rows per step beside a decoding sequence; each size is measured.
 const CHUNKS_WHILE_DECODING: [NonZeroUsize; 5] = [rows(32), rows(64), rows(128), rows(256), CHUNK_ALONE];
-/// Rows of a chunk when nobody decodes.
+/// Prefill rows per step without a decoding sequence.
 const CHUNK_ALONE: NonZeroUsize = ChunkRows::DEFAULT.alone;
 const DECODER_PROMPT_TOKENS: usize = 16;
 /// Waits of the decoder that are measured before the long prompt comes.
@@ -42,12 +42,12 @@ struct Run {
     prefill_s: f64,
 }
 
-/// When the decoder's tokens came.
+/// Times between tokens of the decoder, and the time of another request's token.
 struct TokenTimes {
     decoder: RequestId,
     last: Instant,
     waits_ms: Vec<f64>,
-    /// When a token of anybody else came.
+    /// Time of the latest token of any other request.
     other: Option<Instant>,
 }
 
@@ -81,7 +81,7 @@ fn measure_model(path: &Path, threads: NonZeroUsize, rounds: usize) -> Result<St
     let mut runs: Vec<Vec<Run>> = engines.iter().map(|_| Vec::new()).collect();
     for round in 0..=rounds {
         for turn in 0..engines.len() {
-            // Nobody is always the first, when the machine is coolest.
+            // No engine is always the first, when the machine is coolest.
             let index = (round + turn) % engines.len();
             let run = measure(&mut engines[index])?;
             if round > 0 {

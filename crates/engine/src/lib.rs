@@ -1,4 +1,4 @@
-//! Who runs next: requests, chunked prefill, decode and sampling.
+//! Scheduling of requests: chunked prefill, decode, prefix reuse and sampling.
 
 #![forbid(unsafe_code)]
 

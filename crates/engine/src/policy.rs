@@ -1,10 +1,11 @@
-//! Who computes how many rows in the next step. Pure arithmetic: it decides when a row is computed, never what.
+//! Row budget of the next step, shared out among sequences. Pure arithmetic: it decides when a row is computed, never its
+//! value.
 //!
-//! Decode comes first: every running sequence that waits for its next token gets its row in every step. Prefill gets a chunk
-//! of rows, which is short while somebody waits for a token, because everybody waits for the whole step. Prompts share the
-//! chunk: the oldest has half of it, so that none starves and none takes more than twice as many rows' time as alone; the
-//! rest goes to the others, the one with the fewest missing rows first, so that a short prompt is done within a few steps
-//! whatever runs beside it.
+//! Decode comes first: every running sequence that waits for its next token gets its row in every step. Prefill gets a
+//! chunk of rows, which is short while a sequence decodes, because every sequence waits for the whole step. Prompts share
+//! the chunk: the oldest has half of it, so that none starves and none takes more than twice as many rows' time as alone;
+//! the rest goes to the others, the one with the fewest missing rows first, so that a short prompt is done within a few
+//! steps whatever runs beside it.
 
 use std::num::NonZeroUsize;
 
@@ -17,13 +18,13 @@ pub enum WorkClass {
     Prefill,
 }
 
-/// How many rows of prefill a step may have. The settings of the book: 512, and 64 while a decoder waits.
+/// Prefill rows of a step at most. [`ChunkRows::DEFAULT`] has 512, and 64 beside a decoding sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRows {
-    /// Rows when nobody decodes.
+    /// Rows when no sequence decodes.
     pub alone: NonZeroUsize,
-    /// Rows while somebody decodes, and beside prompts that lack no more than these; the same as `alone` means that prefill
-    /// does not yield.
+    /// Rows while a sequence decodes, and beside prompts that lack no more than these; the same as `alone` means that
+    /// prefill does not yield.
     pub while_decoding: NonZeroUsize,
 }
 
@@ -101,7 +102,8 @@ impl StepPlan {
     }
 }
 
-/// Whether a sequence that may come to hold `wanted` pages can start beside sequences that may hold `promised` in all.
+/// True if a sequence that may come to hold `wanted` pages can start beside sequences that may hold `promised` in all, out
+/// of `pages`.
 pub(crate) fn has_pages(promised: usize, wanted: usize, pages: usize) -> bool {
     promised.saturating_add(wanted) <= pages
 }

@@ -1,10 +1,10 @@
-//! The prefixes that are kept for reuse: which pages, by content, and how far a new prompt can resume from them.
+//! Index of the prefixes kept for reuse: their pages by content-derived name, and the longest match of a new prompt.
 //!
-//! Pages are found by name, a digest of the model's identity and of all tokens up to the page's end, so a hit is right
-//! whoever computed the page and for whomever. An *entry* is a row count, always whole pages, at which a sequence ended or a
-//! prompt did: it keeps exactly the pages that going on from there needs, all pages of global layers and the window's pages
-//! of local ones. Pages that several entries need are kept and counted once. A prompt resumes at the longest cut for which
-//! every page is there, whichever entries they belong to.
+//! Pages are found by name, a digest of the model's identity and of all tokens up to the page's end, so a hit is right for
+//! any machine and any request that computed the page. An *entry* is a row count, always whole pages, at which a sequence
+//! ended or a prompt did: it keeps exactly the pages that going on from there needs, all pages of global layers and the
+//! window's pages of local ones. Pages that several entries need are kept and counted once. A prompt resumes at the longest
+//! cut for which every page is there, whichever entries they belong to.
 //!
 //! When room is needed, the entry used longest ago is cut by a page where the shorter cut is still resumable, and
 //! forgotten where it is not: pages that nothing can resume from are not kept.
@@ -28,10 +28,10 @@ pub(crate) struct PrefixIndex {
     clock: u64,
 }
 
-/// How far a prompt can make use of what is kept, in pages.
+/// Longest prefix of a prompt that the index has, in full pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Match {
-    /// A sequence can resume here.
+    /// Pages after which a sequence can resume.
     pub(crate) resumable: usize,
     /// Another sequence had the same tokens up to here; at least `resumable`. Where the two differ, local layers no longer
     /// hold the window, and this is a place worth keeping once it is computed again.
@@ -67,7 +67,7 @@ impl PrefixIndex {
         self.kept_pages * self.spec.layout().page_bytes()
     }
 
-    /// How far a sequence whose full pages have these names can resume.
+    /// Longest match of a sequence whose full pages have these names, first to last.
     pub(crate) fn longest(&self, names: &[PageName]) -> Match {
         let layers = self.spec.layers();
         // Per layer, how many consecutive pages up to here are kept.
@@ -214,8 +214,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Whether the cut before the last page of the entry of `names` is no entry yet and every page it needs is kept. What
-    /// both cuts need is kept for the longer one.
+    /// True if the cut before the last page of the entry of `names` is no entry yet and every page it needs is kept. Pages
+    /// that both cuts need are kept for the longer one.
     fn is_resumable_shorter(&self, names: &[PageName]) -> bool {
         let Some((_, [.., last])) = names.split_last() else { return false };
         let cut = names.len();

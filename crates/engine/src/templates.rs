@@ -6,14 +6,14 @@ use muser_weights::gguf::{Metadata, MetadataError, Optional};
 /// The key of the main template; those for a purpose have its name, a dot and theirs.
 const MAIN: &str = "tokenizer.chat_template";
 
-/// Why a file's chat templates cannot be used.
+/// Error of [`load_templates`]: a chat template of the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplatesLoadError {
     /// A key is malformed.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// A template is no good.
+    /// A template is refused.
     #[error(transparent)]
     Chat(#[from] ChatError),
 }
@@ -29,7 +29,7 @@ pub fn main_template<'a>(metadata: &Metadata<'a>) -> Result<Option<&'a str>, Met
 /// All templates of a file, compiled; there may be none.
 ///
 /// # Errors
-/// [`TemplatesLoadError`] of the first that is no good.
+/// [`TemplatesLoadError`] of the first template that is refused.
 pub fn load_templates(metadata: &Metadata<'_>) -> Result<ChatTemplates, TemplatesLoadError> {
     let named = metadata
         .iter()

@@ -4,7 +4,7 @@ use muser_text::{Tokenizer, VocabularyData, VocabularyError};
 use muser_weights::gguf::{Metadata, MetadataError, Optional};
 use std::collections::BTreeMap;
 
-/// Why a file's vocabulary cannot be used.
+/// Error of [`load_tokenizer`]: the file's vocabulary cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VocabularyLoadError {

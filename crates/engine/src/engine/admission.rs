@@ -1,4 +1,4 @@
-//! Before the pass: who starts, who takes part in the step, and room for their pages.
+//! Admission, before the forward pass: sequences to start, rows of the step, and room for their pages.
 
 use muser_kv::{PAGE_ROWS, SequenceCache};
 
@@ -7,16 +7,16 @@ use super::request::{Event, PrefixReuse};
 use super::sequence::{Running, Sequence};
 use crate::policy::has_pages;
 
-/// Why a sequence cannot start now.
+/// Obstacle to starting a sequence now.
 #[derive(Clone, Copy, Debug)]
 enum Obstacle {
-    /// There is no memory for it.
+    /// The budget has no room for its pages.
     Memory,
-    /// It can reuse what another is computing.
+    /// A running sequence is computing pages that it can then reuse.
     Awaited,
 }
 
-/// How a sequence can start.
+/// Starting point of an admitted sequence.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     /// Pages from which it resumes.
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Starts the first waiting sequence, in the order of turns, for which there is a place and that need not wait for what
-    /// another is computing. False if there is none, or no memory for it: nobody is let in before it then.
+    /// another is computing. False if there is none, or no memory for it: no later one starts before it then.
     fn start_next(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> bool {
         for index in self.in_turn() {
             let is_full = self.running.len() >= self.places;
@@ -56,7 +56,7 @@ impl Engine {
                 }
                 Err(Obstacle::Memory) => {
                     self.waiting.insert(index, sequence);
-                    // What nobody runs with makes way, and then it is tried again.
+                    // Pages of parked sequences are freed, and then it is tried again.
                     return self.give_up_parked(Some(index), on_event);
                 }
                 Err(Obstacle::Awaited) => self.waiting.insert(index, sequence),
@@ -84,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Whether the next in line can start now, and from where.
+    /// Starting point of the next sequence in line, or the obstacle to starting it now.
     fn admit(&self, sequence: &mut Sequence) -> Result<Admission, Obstacle> {
         let identity = &self.settings.identity;
         // At least one token is computed: it gives the logits.
@@ -95,7 +95,7 @@ impl Engine {
         } else if sequence.reuse != PrefixReuse::Isolate && pages > 0 && sequence.to_start_from().is_none() {
             let is_new = sequence.reused.is_none();
             let names = sequence.names(identity, pages);
-            // Whoever begins with the same page and is still at it will leave what this one can then reuse.
+            // A running sequence in prefill with the same first page will leave pages that this one can then reuse.
             let awaited = |running: &Running| running.sequence.first_name() == names.first() && !running.decodes();
             if is_new && self.running.iter().any(awaited) {
                 return Err(Obstacle::Awaited);
@@ -139,7 +139,8 @@ impl Engine {
         self.running.push(Running { sequence, cache, shared_pages, landmark, turn_began, chosen: None, failure: None });
     }
 
-    /// What was installed for a sequence, if it is trusted still.
+    /// Cache that was installed for a sequence, if its pages are still trusted; if not, the sequence computes everything
+    /// here.
     fn take_trusted(&self, sequence: &mut Sequence) -> Option<SequenceCache> {
         let (cache, provenance) = sequence.take_installed()?.into_parts();
         match self.trusts_cache(&cache, &provenance) {

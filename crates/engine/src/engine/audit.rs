@@ -1,10 +1,11 @@
 //! Audits: rows of what came from elsewhere are computed again, and their pages compared, bit by bit.
 //!
-//! A page's bits depend on the model and the tokens alone, so whoever computed it, they are the same or it is wrong. An
-//! [`Audit`] goes on from the pages that came before a range, computes the range, and compares. It is queued, cut into
-//! chunks and interrupted as any request is, and takes a place among those that run; but it leaves nothing behind. It only
-//! shares the pages of what it is an audit of, which stays with its owner and out of everybody's sight. Interrupted, it
-//! starts again from the same pages. The budget gives the pages of the rows that are computed, and no others.
+//! A page's bits depend on the model and the tokens alone, so every machine computes the same bits, and a page that differs
+//! is wrong. An [`Audit`] goes on from the pages that came before a range, computes the range, and compares. It is queued,
+//! cut into chunks and interrupted as any request is, and takes a place among those that run; but it leaves nothing behind.
+//! It only shares the pages of the installation that it audits, which stays with its owner and is visible to no request.
+//! Interrupted, it starts again from the same pages. The budget gives the pages of the rows that are computed, and no
+//! others.
 
 use std::fmt;
 use std::ops::Range;
@@ -36,25 +37,26 @@ pub struct Audit {
     base: Beginning,
     /// Up to the end of the range.
     tokens: Vec<u32>,
-    /// What came or was held, by page, then by layer.
+    /// Pages to compare, received ones and held ones, by page, then by layer.
     received: Vec<ReadyPage>,
-    /// How many of these were compared.
+    /// Entries of `received` compared so far.
     compared: usize,
 }
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every bit of what came is the bit that is computed here.
+    /// All compared pages have the bits that are computed here.
     Same {
         /// Tokens that were computed again.
         tokens: usize,
         /// Pages that were compared.
         pages: usize,
     },
-    /// A bit is another one.
+    /// A page has another bit: the first difference.
     Differs(Mismatch),
-    /// From what came before the range, the range cannot be computed: whoever sent it has not computed it from that.
+    /// Computing the range from the pages before it meets a NaN or an infinity: the sender did not compute it from those
+    /// pages.
     NotFinite(ForwardError),
 }
 
@@ -67,17 +69,17 @@ pub struct Mismatch {
     pub page: usize,
     /// The position: the row counted from the beginning of the prompt.
     pub position: usize,
-    /// What it is within the page.
+    /// KV head, field, row and element within the page.
     pub place: PagePlace,
     /// The byte of the page in canonical form.
     pub byte: usize,
-    /// What came there.
+    /// Byte received.
     pub received: u8,
-    /// What is computed there.
+    /// Byte computed here.
     pub computed: u8,
 }
 
-/// Why there is no such audit.
+/// Error of [`Installed::audit`]: the range cannot be audited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotAuditable {
@@ -86,7 +88,7 @@ pub enum NotAuditable {
     Range {
         /// The pages asked for.
         pages: Range<usize>,
-        /// Those that came.
+        /// Pages that came from elsewhere.
         received: Range<usize>,
     },
     /// The range cannot be computed, because its first row sees pages that are not there.
@@ -165,7 +167,7 @@ impl Beginning {
         }
     }
 
-    /// That of what it is the beginning of.
+    /// Prefix reuse of the installation that it is the beginning of.
     pub(super) fn reuse(&self) -> PrefixReuse {
         self.reuse
     }
@@ -318,10 +320,11 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Where a page differs from the cache's: the first row, and there the first byte.
+/// First difference between a received page and the cache's own: lowest row, then lowest byte. `None` if the bytes are
+/// equal.
 fn mismatch(cache: &SequenceCache, received: &ReadyPage) -> Option<Mismatch> {
     let ReadyPage { layer, page, ref bytes } = *received;
-    // What came of a local layer is the window of its last row, and an earlier row's window begins no later.
+    // Received pages of a local layer are the window of its last row, and an earlier row's window begins no later.
     let computed =
         cache.export_page(layer, page).expect("a page that came is in the window of the rows computed").bytes;
     let bytes = bytes.as_ref();

@@ -1,4 +1,4 @@
-//! Pages for somebody else, each as soon as its last row is written.
+//! Export of pages to another machine, each as soon as its last row is written.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use muser_kv::{CacheSpec, ExportError, PAGE_ROWS, SealedPage};
 
 use super::request::ComputedPages;
 
-/// The pages of a sequence that somebody lacks, and which of them were given out.
+/// The pages of a sequence that a receiver lacks, and those among them that are still to be given out.
 ///
 /// Pages are given out in the order in which they are computed; a page that is not full only when all rows are there.
 #[derive(Clone, Debug)]
@@ -37,13 +37,13 @@ pub enum PageBytes {
 }
 
 impl Export {
-    /// What is missing to go on after `rows` rows for somebody who holds the first `held_pages` pages.
+    /// The pages missing to go on after `rows` rows, for a receiver that holds the first `held_pages` pages.
     pub fn new(spec: &CacheSpec, rows: usize, held_pages: usize) -> Self {
         let missing = |layer| spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
         Self { rows, left: (0..spec.layers().len()).map(missing).collect() }
     }
 
-    /// Whether nothing is left.
+    /// True if every page was given out.
     pub fn is_done(&self) -> bool {
         self.left.iter().all(Range::is_empty)
     }

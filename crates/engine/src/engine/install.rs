@@ -1,8 +1,9 @@
-//! Keys and values that come from elsewhere: what is missing, off to the side, and then a sequence's in one step.
+//! Installation of keys and values from another machine: missing pages are collected aside and become a sequence's cache in
+//! one step.
 //!
-//! An [`Installation`] is not part of the engine. It is filled wherever its pages arrive, by whoever checks them, and
-//! nothing of it is visible before [`Installation::finish`] has found it complete and [`Engine::submit_installed`] has
-//! made it the beginning of a request. Dropped before that, it leaves nothing behind.
+//! An [`Installation`] is not part of the engine. It is filled by the task that receives and checks the pages, and nothing
+//! of it is visible before [`Installation::finish`] has found it complete and [`Engine::submit_installed`] has made it the
+//! beginning of a request. Dropped before that, it leaves nothing behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct Installation {
     reuse: PrefixReuse,
     /// Pages that came.
     arrived: usize,
-    /// Where the sequence takes its later pages from.
+    /// Pool from which the sequence takes its later pages.
     pool: PagePool,
     provenance: Provenance,
 }
@@ -44,7 +45,7 @@ pub struct Installed {
     provenance: Provenance,
 }
 
-/// Why nothing can be installed for a prompt. Nothing has changed.
+/// Error of [`Engine::begin_installation`] and [`Engine::begin_base`]. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotInstallable {
@@ -62,7 +63,7 @@ pub enum NotInstallable {
         /// Positions of the engine's sequences.
         context: usize,
     },
-    /// What is missing does not fit beside what is being installed already and what is in use of it.
+    /// The missing pages do not fit the budget for installations, beside those that are in use or arriving.
     #[error("{wanted_bytes} bytes of pages are missing, and {free_bytes} are free for installations")]
     NoRoom {
         /// Bytes that are missing.
@@ -78,8 +79,8 @@ impl Installation {
         self.held_pages
     }
 
-    /// The name of the last of them by model and tokens alone, which says all that comes before: whoever is told the tokens
-    /// can compute it, and finds nothing by it.
+    /// Name of the last of them by model and tokens alone, without the realm: it stands for everything before it. A peer
+    /// that knows the tokens can compute it, and cannot look up a realm's pages by it.
     pub fn held_name(&self) -> Option<PageName> {
         self.held_name
     }
@@ -89,7 +90,7 @@ impl Installation {
         self.reuse.realm()
     }
 
-    /// Whether no page has come yet.
+    /// True until the first page arrives.
     pub fn is_untouched(&self) -> bool {
         self.arrived == 0
     }
@@ -112,8 +113,8 @@ impl Installation {
         &self.spec
     }
 
-    /// Names the machine that sends the pages from now on, and who is asked when they are to become visible. Pages of
-    /// nobody who was named are [`Maker::UNNAMED`]'s.
+    /// Sets the maker of the pages that arrive from now on, and the voucher that is asked when they are to become visible.
+    /// Pages that arrive before are attributed to [`Maker::UNNAMED`].
     pub fn comes_from(&mut self, maker: Maker, voucher: Voucher) {
         self.detached.set_makers(maker.into());
         self.provenance.vouched_for_by(voucher);
@@ -129,7 +130,7 @@ impl Installation {
         Ok(())
     }
 
-    /// What arrived, if all of it did; otherwise it is gone.
+    /// The cache of all pages, if every missing one has arrived; otherwise the arrived ones are dropped.
     ///
     /// # Errors
     /// [`InstallError::Missing`].
@@ -161,7 +162,7 @@ impl Installed {
         }
     }
 
-    /// The other machines that a page depends on; nobody if it is not there.
+    /// The other machines that a page depends on; none if the page is not held.
     pub fn makers(&self, layer: usize, page: usize) -> Makers {
         self.cache.pages(layer).makers(page).cloned().unwrap_or_default()
     }
@@ -174,12 +175,12 @@ impl Installed {
         &self.provenance
     }
 
-    /// What a sequence starts from, and who vouches for it.
+    /// The cache that a sequence starts from, and its provenance.
     pub(super) fn into_parts(self) -> (SequenceCache, Provenance) {
         (self.cache, self.provenance)
     }
 
-    /// A page of what was installed, in canonical form: for whoever compares it before it becomes a sequence.
+    /// An installed page in canonical form, for comparison before a request starts from it.
     ///
     /// # Errors
     /// [`ExportError::NotHeld`].

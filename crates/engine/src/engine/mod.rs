@@ -1,4 +1,4 @@
-//! The engine: many sequences, one step at a time, nobody's answer changed by anybody else.
+//! The engine: many sequences, one forward pass a step, and no sequence's result changed by another.
 //!
 //! The caller drives it. [`Engine::submit`] queues a request, [`Engine::step`] runs one forward pass over rows of all
 //! running sequences and tells what happened; there is no thread, no clock and no lock here. What makes sharing sound is the
@@ -12,23 +12,23 @@
 //! pages and waits at the head of its queue, with its tokens, to be computed again. The one that started first is never
 //! interrupted, and alone it always fits: so every request ends, with the tokens it would have had on an empty machine.
 //!
-//! Pages that somebody outside shares (an installation that shares kept ones, an audit's base, exported pages on their way)
-//! may outlive what they were made for. They count as in use; but the oldest sequence alone goes on even if it and they
-//! together exceed the budget, by no more than what is shared.
+//! Pages with a holder outside the engine (an installation that shares kept ones, an audit's base, exported pages on their
+//! way) may outlive what they were made for. They count as in use; but the oldest sequence alone goes on even if it and
+//! they together exceed the budget, by no more than what is shared.
 //!
 //! **The device.** A device may keep copies of the pages that a step sees, and have less memory than the host. Where it has no
 //! room for a step, the step is run without the sequence that started last; that one gives up its place, keeps its pages and
 //! waits until one that runs has ended. A sequence whose step alone does not fit fails, and no other. If the device itself
 //! fails, all requests do.
 //!
-//! - `request` is what goes in and comes out.
+//! - `request` is the requests, events and errors.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
 //! - `provenance` asks if they may be used, and takes back those of a machine that sent wrong ones.
 //! - `audit` computes again what came from elsewhere, and compares.
-//! - `admission` is before the pass: who starts, who takes part, room for their pages.
-//! - `turns` is fairness between clients: who is next, and whose place it gets.
-//! - `step` is the pass, and what came of it; `device` is what happens if the device has no room for it, or fails.
+//! - `admission` is before the pass: sequences to start, rows of the step, room for their pages.
+//! - `turns` is fairness between clients: the next one to start, and the sequence that it displaces.
+//! - `step` is the pass and its results; `device` handles a device that has no room for it, or fails.
 
 mod admission;
 mod audit;
@@ -62,20 +62,21 @@ pub use request::{
 use sequence::{Part, Running, Sequence};
 use turns::Rotation;
 
-/// What an engine is made for.
+/// Capacity, identity and scheduling settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// Positions of a sequence at most; no more than the model has.
     pub context: usize,
-    /// How caches keep keys and values.
+    /// Storage format of keys and values in caches.
     pub kv: KvLayout,
     /// The digest of what KV bits depend on besides tokens (`muser_model::Identity`); page names start from it.
     pub identity: [u8; 32],
     /// Bytes of all pages, in use and kept.
     pub budget_bytes: usize,
-    /// Of these, bytes of pages kept for reuse at most; 0 keeps none. Pages in use count where a kept prefix needs them.
+    /// Bytes of pages kept for reuse at most, within `budget_bytes`; 0 keeps none. Pages in use count where a kept prefix
+    /// needs them.
     pub prefix_bytes_max: usize,
-    /// Bytes of pages that come from elsewhere, beside the others: while they arrive, and as long as anybody holds them; 0
+    /// Bytes of pages that come from elsewhere, beside the others: while they arrive, and as long as they have a holder; 0
     /// takes none.
     pub installed_bytes_max: usize,
     /// Sequences that run at once.
@@ -93,11 +94,12 @@ pub struct Engine {
     settings: EngineSettings,
     spec: Arc<CacheSpec>,
     pool: PagePool,
-    /// Where pages that arrive are put: they take no room that a running sequence counts on.
+    /// Pool of pages that arrive from other machines: they take no room that a running sequence counts on.
     installs: PagePool,
     prefixes: PrefixIndex,
     taken_back: TakenBack,
-    /// Of each group, in the order in which they are to start: the interrupted ones, and then those that never ran.
+    /// Waiting sequences, of each group in the order in which they are to start: the interrupted ones, and then those that
+    /// never ran.
     waiting: VecDeque<Sequence>,
     /// In the order in which they started.
     running: Vec<Running>,
@@ -176,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Whether any request runs or waits, so that another step has something to do.
+    /// True if any request runs or waits, so that another step has work.
     pub fn has_work(&self) -> bool {
         !self.running.is_empty() || !self.waiting.is_empty()
     }

@@ -17,36 +17,36 @@ use super::install::Installed;
 use super::request::PrefixReuse;
 use crate::prefix::PrefixIndex;
 
-/// Answers if pages from elsewhere may be used at this moment, and if not, why. Called in the engine's turn, so it must
-/// not wait: what has to be read for it is read beforehand, by [`Voucher::renew`].
+/// Predicate that pages from elsewhere may be used at this moment, with the reason if not. Called within an engine step, so
+/// it must not wait: what has to be read for it is read beforehand, by [`Voucher::renew`].
 #[derive(Clone)]
 pub struct Voucher {
     ask: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     renew: Option<Arc<dyn Fn() -> Renewal + Send + Sync>>,
 }
 
-/// Reads what a voucher answers by.
+/// Future that reads again the lists by which a voucher answers.
 pub type Renewal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Why pages that were brought are not used. They are computed here instead.
+/// Error of using received pages: they are computed here instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Untrusted {
     /// A machine that made some of them was found to send wrong ones since they were begun.
     #[error("pages that these depend on were found to be wrong, and taken back")]
     TakenBack,
-    /// Whoever brought them does not vouch for them any more.
+    /// The voucher of the pages does not admit them any more.
     #[error("{reason}")]
     NotVouchedFor {
-        /// The voucher's words.
+        /// The voucher's reason.
         reason: String,
     },
 }
 
-/// When an installation began, and who vouches for what came.
+/// Order number at which an installation began, and the voucher for its pages.
 #[derive(Clone, Debug, Default)]
 pub struct Provenance {
-    /// The last order before it began.
+    /// Number of the last take-back order before it began.
     epoch: u64,
     voucher: Option<Voucher>,
 }
@@ -74,7 +74,7 @@ impl Voucher {
         Self { renew: Some(Arc::new(renew)), ..self }
     }
 
-    /// Reads again what it answers by. To be called shortly before pages are handed to the engine, by whoever may wait.
+    /// Reads again what it answers by. To be called shortly before pages are handed to the engine, by a task that may wait.
     pub async fn renew(&self) {
         if let Some(renew) = &self.renew {
             renew().await;
@@ -91,7 +91,7 @@ impl Voucher {
 }
 
 impl Provenance {
-    /// Names who is asked when the pages are to become visible.
+    /// Sets the voucher that is asked when the pages are to become visible.
     pub fn vouched_for_by(&mut self, voucher: Voucher) {
         self.voucher = Some(voucher);
     }
@@ -107,7 +107,7 @@ impl Provenance {
 }
 
 impl TakenBack {
-    /// Of an installation that begins now.
+    /// Provenance of an installation that begins now.
     pub fn begin(&self) -> Provenance {
         Provenance { epoch: self.epoch, voucher: None }
     }
@@ -121,8 +121,8 @@ impl TakenBack {
         }
     }
 
-    /// Asks if pages that depend on `makers` may become visible now: no order since they were begun is over them, and
-    /// whoever vouches for them still does.
+    /// Checks that pages that depend on `makers` may become visible now: no order since they were begun is over them, and
+    /// their voucher admits them.
     ///
     /// # Errors
     /// [`Untrusted`].
@@ -139,7 +139,7 @@ impl TakenBack {
 }
 
 impl Engine {
-    /// Asks if what was installed may become visible now. [`Engine::submit_installed`] asks the same.
+    /// Checks that an installation's pages may become visible now. [`Engine::submit_installed`] makes the same check.
     ///
     /// # Errors
     /// [`Untrusted`].

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out of it.
+//! Requests, events and errors of the engine.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use muser_model::{CacheError, DeviceError, ForwardError, StepError};
 use super::audit::Verdict;
 use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
 
-/// What to generate.
+/// Generation request: prompt, limits, sampling and scheduling flow.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Token ids to continue; at least one.
@@ -20,17 +20,17 @@ pub struct Request {
     pub context: usize,
     /// Tokens that end the text.
     pub stop_tokens: Arc<[u32]>,
-    /// How tokens are chosen.
+    /// Sampler settings.
     pub sampling: SamplingSettings,
     /// If present, each token comes with its probability and those of the likeliest tokens.
     pub logprobs: Option<LogprobsWanted>,
-    /// Whether it may use what others computed, and leave what it computes to others. No token depends on it.
+    /// Reuse of kept pages, those of other requests by it and its own by others. No token depends on it.
     pub reuse: PrefixReuse,
-    /// Whose it is, for turns.
+    /// Client and group, for turns.
     pub flow: Flow,
 }
 
-/// Whose a request is: places turn between clients, then between the groups of a client. No token depends on it.
+/// Scheduling flow of a request: places turn between clients, then between the groups of a client. No token depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// The client.
@@ -39,12 +39,12 @@ pub struct Flow {
     pub group: u64,
 }
 
-/// Whether a request takes part in the reuse of prefixes.
+/// Scope of a request's prefix reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixReuse {
     /// It resumes from kept pages of the common realm, and its own are kept there.
     Share,
-    /// It resumes from kept pages of this realm, and its own are kept there: for nobody else they are there.
+    /// It resumes from kept pages of this realm, and its own are kept there, visible to no other realm.
     Within(Realm),
     /// It computes everything itself, and leaves nothing behind.
     Isolate,
@@ -60,14 +60,15 @@ impl PrefixReuse {
         }
     }
 
-    /// The identity that its page names start from. Without a realm they are nobody's.
+    /// The identity that its page names start from. Without a realm it is the model's, and no page is kept or found by
+    /// name.
     pub(super) fn identity(&self, model: &[u8; 32]) -> [u8; 32] {
         self.realm().map_or(*model, |realm| realm.identity(model))
     }
 }
 
 impl Request {
-    /// Rows whose keys and values it comes to have at most: the last token's are never computed, since nobody continues it.
+    /// Rows whose keys and values it comes to have at most: the last token's are never computed, since no token follows it.
     pub(super) fn rows_most(&self) -> usize {
         let generated = self.tokens_max.map_or(self.context, |more| self.prompt.len().saturating_add(more));
         generated.min(self.context).saturating_sub(1).max(self.prompt.len())
@@ -79,23 +80,23 @@ impl Request {
 pub struct RequestId(pub(crate) u64);
 
 impl RequestId {
-    /// How many requests the engine had taken before.
+    /// Number of requests and audits that the engine had accepted before.
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Why a request was not accepted. Nothing of it remains.
+/// Error of submitting a request: it was not accepted, and nothing of it remains.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// There is nothing to continue.
+    /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
     /// A token that the model does not have.
     #[error("token {token} does not exist: the vocabulary has {vocab}")]
     UnknownToken {
-        /// As given.
+        /// Token of the prompt.
         token: u32,
         /// Size of the vocabulary.
         vocab: usize,
@@ -138,7 +139,7 @@ pub enum SubmitError {
     },
 }
 
-/// Why there is no such engine.
+/// Error of creating an engine: the settings do not fit the model or the executor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -195,7 +196,7 @@ pub enum RequestError {
     DeviceFailed(DeviceError),
 }
 
-/// What happens to requests during a step.
+/// Event of one request or audit during a step, in the order the engine emits them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
     /// The request left the queue for the first time.
@@ -239,14 +240,14 @@ pub enum Event<'a> {
     Finished {
         /// The request.
         id: RequestId,
-        /// What came of it.
+        /// Final counts, and the finish reason.
         outcome: Outcome,
     },
     /// An audit is done. Nothing of it is left.
     Audited {
         /// The audit.
         id: RequestId,
-        /// What it found.
+        /// Result of the comparison.
         verdict: Verdict,
     },
     /// The request or audit failed. Tokens chosen before stand.
@@ -258,7 +259,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Why a request ended.
+/// Finish reason of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// The model chose a token that ends the text.
@@ -271,18 +272,18 @@ pub enum Finish {
     Stopped,
 }
 
-/// What came of a request.
+/// Final counts of a request, and its finish reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Tokens generated, the one that ended the text included.
     pub generated: usize,
-    /// Why it ended.
+    /// Finish reason.
     pub finish: Finish,
     /// Bytes of KV pages held at the end.
     pub kv_bytes: usize,
     /// Tokens of the prompt whose keys and values were there already.
     pub reused: usize,
-    /// How often it gave up its pages to others and computed them again.
+    /// Preemptions: times it gave up its pages to other sequences and waited again.
     pub preemptions: usize,
 }
 
@@ -312,7 +313,7 @@ impl<'a> ComputedPages<'a> {
     }
 }
 
-/// Whether they are the same sequence's.
+/// Equal if both are pages of the same cache, by address.
 impl PartialEq for ComputedPages<'_> {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)
@@ -326,7 +327,7 @@ pub struct TokenEvent<'a> {
     pub id: RequestId,
     /// The token.
     pub token: u32,
-    /// Whether it is one of the request's stop tokens; [`Event::Finished`] follows.
+    /// True for a stop token of the request; [`Event::Finished`] follows.
     pub is_stop: bool,
     /// The raw logits it was chosen from, `[vocab]`.
     pub logits: &'a [f32],
@@ -334,7 +335,7 @@ pub struct TokenEvent<'a> {
     pub logprobs: Option<Logprobs<'a>>,
 }
 
-/// What a step did.
+/// Rows computed by a step, and sequences after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepReport {
     /// Rows from which next tokens were chosen, one per decoding sequence.

@@ -36,13 +36,13 @@ pub(super) struct Sequence {
     installed: Option<Installed>,
     /// Its keys and values so far, while it waits for its next turn.
     pub(super) parked: Option<Box<Parked>>,
-    /// Of what it started from.
+    /// Provenance of the installed pages that it started from.
     pub(super) provenance: Provenance,
-    /// What it is computed for, if not for tokens.
+    /// The audit that it computes; `None` for a generation request.
     pub(super) audit: Option<Box<Audit>>,
 }
 
-/// What a sequence keeps that gave up its place.
+/// Cache and marks of a sequence that gave up its place and keeps its pages.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) cache: SequenceCache,
@@ -63,7 +63,7 @@ pub(super) struct Running {
     pub(super) landmark: Option<usize>,
     /// Tokens that were generated when it got its place.
     pub(super) turn_began: usize,
-    /// What the step came to.
+    /// Token chosen in the step under way.
     pub(super) chosen: Option<Choice>,
     pub(super) failure: Option<RequestError>,
 }
@@ -124,12 +124,12 @@ impl Sequence {
         Self { audit: Some(Box::new(audit)), ..Self::new(id, request, sampler) }
     }
 
-    /// What was installed for it and it has not started from yet.
+    /// Pages installed for it, until it starts from them.
     pub(super) fn to_start_from(&self) -> Option<&Installed> {
         self.installed.as_ref()
     }
 
-    /// What was installed for it; only once.
+    /// Takes the pages installed for it; `None` from the second call on.
     pub(super) fn take_installed(&mut self) -> Option<Installed> {
         self.installed.take()
     }
@@ -169,7 +169,7 @@ impl Sequence {
         &self.names[..pages]
     }
 
-    /// Whether another token is to be chosen once all tokens are computed.
+    /// True if another token is to be chosen once the keys and values of all tokens are computed.
     pub(super) fn wants_token(&self) -> bool {
         self.tokens_max.is_none_or(|more| self.generated() < more)
     }
@@ -188,7 +188,7 @@ impl Sequence {
         }
     }
 
-    /// What came of it.
+    /// Final counts, with `finish` as the reason and `kv_bytes` held at the end.
     pub(super) fn outcome(&self, finish: Finish, kv_bytes: usize) -> Outcome {
         Outcome {
             generated: self.generated(),
@@ -238,7 +238,7 @@ impl Running {
         self.sequence.tokens.len() - self.cache.rows()
     }
 
-    /// Whether it waits for the token after one it has just generated.
+    /// True if it decodes: only the row of the token that it generated last is missing.
     pub(super) fn decodes(&self) -> bool {
         self.sequence.generated() > 0 && self.rows_missing() == 1
     }

@@ -1,11 +1,11 @@
 //! Turns: which of the waiting requests starts next, and whose place it gets.
 //!
 //! Places go to clients in turn, then to the requests of a client, then to the answers of a request. The next is the client
-//! with the fewest running sequences, of several the one whose turn is longest ago; within the client it is the same with its
-//! requests. So a client that fills the queue makes another wait for a place at most, and not even for that while it has two
-//! more than the other: then it gives up the one that it got last. A place that only differs by one goes over once
-//! [`TURN_TOKENS`] tokens came of it. Whoever gives up a place keeps its pages, as long as nobody needs their memory, and goes
-//! on where it was: nothing is computed twice, and no bit depends on it.
+//! with the fewest running sequences, of several the one whose turn is longest ago; within the client it is the same with
+//! its requests. So a client that fills the queue makes another wait for a place at most, and not even for that while it
+//! has two more than the other: then it gives up the one that it got last. A place that only differs by one goes over once
+//! [`TURN_TOKENS`] tokens came of it. A sequence that gives up its place keeps its pages, as long as no running one needs
+//! their memory, and goes on where it was: nothing is computed twice, and no bit depends on it.
 
 use muser_kv::SequenceCache;
 
@@ -36,7 +36,7 @@ impl<K: Copy + PartialEq> Rotation<K> {
         }
     }
 
-    /// It has had its turn, and is the last now.
+    /// Moves a key to the end of the rotation: it has had its turn.
     fn serve(&mut self, key: K) {
         self.last_turns.retain(|(known, _)| *known != key);
         self.join(key);

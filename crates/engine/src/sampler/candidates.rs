@@ -8,7 +8,7 @@ pub(super) struct Candidate {
     pub(super) token: u32,
     /// Computed in f64, in which no setting that passed its check can overflow a finite f32 logit.
     pub(super) logit: f64,
-    /// What a stage makes of it: a probability, a distance, a running sum.
+    /// Score set by the current stage: a probability, a distance or a running sum.
     pub(super) weight: f64,
 }
 

@@ -1,17 +1,17 @@
-//! Logprobs: what the model itself thinks, before any sampler, or what the samplers left to draw from.
+//! Logprobs under the model's own distribution, before any sampler, or under the one that the samplers left to draw from.
 
 use super::candidates::{Candidate, likelier, peak};
 
-/// Which probabilities a request is told of.
+/// Logprobs that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogprobsWanted {
-    /// How many of the likeliest tokens, besides the chosen one.
+    /// Likeliest tokens to report, besides the chosen one.
     pub count: usize,
-    /// Where they are taken.
+    /// Distribution that they are taken from.
     pub stage: LogprobsStage,
 }
 
-/// Where probabilities are taken.
+/// Distribution that logprobs are taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogprobsStage {
     /// The softmax of the raw logits over the whole vocabulary, before any sampler.

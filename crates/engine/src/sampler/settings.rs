@@ -1,8 +1,8 @@
-//! What a caller can ask of the sampler, and what is refused.
+//! Sampler settings: defaults, ranges, and the errors of values out of range.
 
 use std::collections::BTreeSet;
 
-/// How tokens are chosen. The default is neutral: a draw from the plain softmax with seed 0.
+/// Settings of the sampler stages. The default is neutral: a draw from the plain softmax with seed 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingSettings {
     /// Seeds the random numbers; not used when greedy.
@@ -19,7 +19,7 @@ pub struct SamplingSettings {
     pub frequency_penalty: f32,
     /// Subtracted from the logit of a token that occurred. Finite; 0, the default, is neutral.
     pub presence_penalty: f32,
-    /// How many of the last tokens, the prompt's included, the three penalties look at. 64 by default, 0 for none,
+    /// Number of last tokens, the prompt's included, that the three penalties look at. 64 by default, 0 for none,
     /// `usize::MAX` for all.
     pub penalty_tokens: usize,
     /// Keeps this many of the likeliest tokens; 0, the default, keeps all.
@@ -33,7 +33,7 @@ pub struct SamplingSettings {
     pub min_p: f32,
 }
 
-/// What is added to one token's logit.
+/// Bias added to one token's logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitBias {
     /// The token.
@@ -97,7 +97,7 @@ impl SamplingSettings {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Whether every setting is in range, for a vocabulary of `vocab` tokens of which some are never chosen.
+    /// Checks that every setting is in range, for a vocabulary of `vocab` tokens of which `suppressed` are never chosen.
     pub(super) fn check(&self, vocab: usize, suppressed: &[u32]) -> Result<(), SamplingError> {
         let share = |p: f32| p > 0.0 && p <= 1.0;
         let checks = [

@@ -16,7 +16,7 @@ use crate::world::{
     LAYOUTS, Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, pages, random_tokens, roomy,
 };
 
-/// What another engine sends for a prompt.
+/// A prompt, and the pages that another engine sends for it.
 struct Sent {
     prompt: Vec<u32>,
     pages: Vec<ReadyPage>,
@@ -77,7 +77,7 @@ fn verdict(world: &mut World, audit: Audit) -> Verdict {
     world.stories[&id].verdict.unwrap()
 }
 
-/// What an engine holds, and must hold again afterwards.
+/// Bytes of pages in use, of installed pages and of kept prefixes: the same again after an audit.
 fn holdings(world: &World) -> (usize, usize, usize) {
     (world.engine.memory().live_bytes, world.engine.installed_memory().live_bytes, world.engine.prefix_bytes())
 }

@@ -13,7 +13,7 @@ use crate::world::{
     random_tokens, roomy,
 };
 
-/// What a schedule has put the engine through.
+/// Counts of the events of a schedule.
 #[derive(Debug, Default)]
 struct Seen {
     finished: usize,
@@ -34,7 +34,7 @@ struct Client {
     answers: Answers,
 }
 
-/// How long answers are.
+/// Length of answers.
 #[derive(Clone, Copy)]
 enum Answers {
     /// Mostly below 30 tokens.
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Whether a request is cancelled before a step.
+    /// True if a request is cancelled before a step, drawn at random.
     fn cancels(&mut self) -> bool {
         match self.answers {
             Answers::Short => self.random.u32(..40) == 0,

@@ -1,4 +1,4 @@
-//! A value that is not finite fails the sequence that met it, and nobody else.
+//! A value that is not finite fails the sequence that met it, and no other.
 
 use muser_engine::EngineSettings;
 use muser_engine::engine::RequestError;

@@ -198,7 +198,7 @@ fn pages_that_somebody_outside_shares_stop_no_request_and_change_no_answer() {
             let (mut world, mut alone) = (World::new(&model, settings), Solo::new(&model, kv));
             let kept = random_tokens(&mut random, 450);
             world.run(greedy(&kept[..400], 0));
-            // An installation that shares kept pages, and pages that are on their way to somebody.
+            // An installation that shares kept pages, and pages that are on their way to a receiver.
             let installation = world.engine.begin_installation(&kept, PrefixReuse::Share).unwrap();
             assert_eq!(installation.held_pages(), 6);
             let exported = random_tokens(&mut random, 300);

@@ -1,4 +1,5 @@
-//! Too little memory: sequences wait and are interrupted, but nobody is refused late, stuck, or answered otherwise.
+//! Too little memory: sequences wait and are interrupted, but no request is refused late, gets stuck or gets another
+//! answer.
 
 use muser_engine::EngineSettings;
 use muser_engine::engine::{Request, SubmitError};

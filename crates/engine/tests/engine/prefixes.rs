@@ -36,7 +36,7 @@ impl Conversation {
         assert_same_answer(&story, &self.alone.run(request), what);
         assert_eq!(story.reused, Some(reused), "{what}: reused tokens");
         assert_eq!(story.outcome.unwrap().reused, reused, "{what}");
-        // Truthful: what was not reused was computed, each row once, but for the last token, which nobody continues.
+        // Truthful: what was not reused was computed, each row once, but for the last token, which no token follows.
         let rows = request.prompt.len() + story.tokens.len().saturating_sub(1);
         assert_eq!(computed, rows - reused, "{what}: computed rows");
         story

@@ -1,4 +1,4 @@
-//! Who gets rows when: decode first, chunks that yield, a bounded queue, cancellation within one step.
+//! Scheduling of rows: decode first, chunks that yield, a bounded queue, cancellation within one step.
 
 use muser_engine::engine::{EngineError, Request, SubmitError};
 use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, SamplingError, SamplingSettings};
@@ -30,7 +30,7 @@ fn a_decoder_gets_a_token_in_every_step_of_a_long_prefill_whose_chunks_are_short
     while world.stories[&decoders[0]].outcome.is_none() {
         assert!(world.step().prefill_rows <= 16);
     }
-    // Nobody decodes any more: whole chunks.
+    // No sequence decodes any more: whole chunks.
     let computed = *world.stories[&long].computed.last().unwrap();
     assert!(computed + 96 < 700);
     assert_eq!(world.step().prefill_rows, 96.min(700 - computed));

@@ -158,7 +158,7 @@ pub fn random_tokens(random: &mut fastrand::Rng, count: usize) -> Vec<u32> {
     (0..count).map(|_| random.u32(..VOCAB)).collect()
 }
 
-/// What was told of one request.
+/// Events recorded for one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Story {
     pub reused: Option<usize>,
@@ -175,7 +175,7 @@ pub struct Story {
     pub waits_again: bool,
     pub outcome: Option<Outcome>,
     pub error: Option<RequestError>,
-    /// Of an audit.
+    /// Result, if it is an audit.
     pub verdict: Option<Verdict>,
 }
 
@@ -185,11 +185,11 @@ impl Story {
     }
 }
 
-/// An engine and what it told of its requests.
+/// An engine and the events of its requests.
 pub struct World {
     pub engine: Engine,
     pub stories: HashMap<RequestId, Story>,
-    /// Whether requests of several flows came: then turns decide who runs, and not age.
+    /// Set once a request with a flow of its own came: then turns decide the order of starts, and not age.
     has_flows: bool,
 }
 
@@ -215,7 +215,7 @@ impl World {
     pub fn try_step(&mut self) -> Result<StepReport, StepRefused> {
         let stories = &mut self.stories;
         let report = self.engine.step(&mut |event| record(stories, event))?;
-        // Whoever waits, interrupted or not, is younger than all that run.
+        // A sequence that waits again, preempted or paused, is younger than all that run.
         let open = || stories.iter().filter(|(_, story)| !story.has_ended());
         let running = open().filter(|(_, story)| !story.waits_again).map(|(id, _)| *id).max();
         let waiting = open().filter(|(_, story)| story.waits_again).map(|(id, _)| *id).min();
@@ -349,7 +349,7 @@ impl Solo {
     }
 }
 
-/// Whether two stories tell of the same tokens, chosen from the same bits; with the step at which they part.
+/// Asserts that two stories have the same tokens, chosen from the same bits; a failure names the step at which they part.
 pub fn assert_same_answer(found: &Story, want: &Story, what: &str) {
     assert_eq!(found.tokens, want.tokens, "{what}: tokens");
     let vocab = VOCAB as usize;
