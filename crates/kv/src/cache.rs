@@ -25,7 +25,7 @@ pub struct SequenceCache {
     pub(crate) rows: usize,
     pub(crate) pending: usize,
     lineage: u64,
-    /// Of all pages that it began with; those that it adds depend on them.
+    /// Makers of all pages that it began with; pages that it adds depend on them too.
     pub(crate) makers: Makers,
 }
 
@@ -36,7 +36,7 @@ pub struct LayerPages<'cache> {
     pages: &'cache [Page],
 }
 
-/// Why an append step was refused. The cache is unchanged.
+/// Error of an append step. The cache is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
@@ -119,8 +119,9 @@ impl SequenceCache {
         self.layers.iter().map(|run| run.pages.len()).sum::<usize>() * self.spec.layout().page_bytes()
     }
 
-    /// Makes the next `chunk` rows writable in every layer. Nothing is dropped yet. Whoever commits a row has written it: a
-    /// page that pending rows fill holds anything until then, and the rest of the last page holds zeroes.
+    /// Makes the next `chunk` rows writable in every layer. Nothing is dropped yet. The caller writes a row before it
+    /// commits it: a page that pending rows fill holds unspecified bytes until then, and the rest of the last page holds
+    /// zeroes.
     ///
     /// # Errors
     /// [`AppendError::AlreadyPending`], [`AppendError::ContextFull`] or [`AppendError::OutOfPages`].

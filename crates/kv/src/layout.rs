@@ -1,4 +1,4 @@
-//! Which byte of a page is what.
+//! Byte layout of a page.
 //!
 //! The byte table of [`PageLayout`] is the canonical form: the one that is digested, stored and shipped. A device may
 //! keep pages in another form, but must be able to produce this one.
@@ -29,12 +29,12 @@ pub struct PageLayout {
     head_dim: usize,
 }
 
-/// What a byte of a page belongs to.
+/// Head, field, row and element that a byte of a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PagePlace {
     /// The KV head.
     pub head: usize,
-    /// What of the head.
+    /// The head's field.
     pub field: PageField,
     /// The row of the page.
     pub row: usize,
@@ -55,7 +55,7 @@ pub enum PageField {
     ValueScales,
 }
 
-/// Why a page shape or a page's bytes were refused.
+/// Error of a page shape, or of a page's bytes or rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -164,7 +164,7 @@ impl PageLayout {
         }
     }
 
-    /// Where the K vectors of `rows` of `head` lie in a page.
+    /// Byte range, in a page, of the K vectors of `rows` of `head`.
     ///
     /// # Panics
     /// If `head` or `rows` lies outside the page.
@@ -172,7 +172,7 @@ impl PageLayout {
         self.field_rows(head, PageField::Keys, rows)
     }
 
-    /// Where the V vectors of `rows` of `head` lie in a page.
+    /// Byte range, in a page, of the V vectors of `rows` of `head`.
     ///
     /// # Panics
     /// If `head` or `rows` lies outside the page.
@@ -180,7 +180,7 @@ impl PageLayout {
         self.field_rows(head, PageField::Values, rows)
     }
 
-    /// Where the K scales of `rows` of `head` lie in a page: an empty range for `F16`.
+    /// Byte range, in a page, of the K scales of `rows` of `head`; empty for `F16`.
     ///
     /// # Panics
     /// If `head` or `rows` lies outside the page.
@@ -188,7 +188,7 @@ impl PageLayout {
         self.field_rows(head, PageField::KeyScales, rows)
     }
 
-    /// Where the V scales of `rows` of `head` lie in a page: an empty range for `F16`.
+    /// Byte range, in a page, of the V scales of `rows` of `head`; empty for `F16`.
     ///
     /// # Panics
     /// If `head` or `rows` lies outside the page.
@@ -196,7 +196,7 @@ impl PageLayout {
         self.field_rows(head, PageField::ValueScales, rows)
     }
 
-    /// What byte `byte` of a page belongs to.
+    /// Head, field, row and element that byte `byte` of a page belongs to.
     ///
     /// # Panics
     /// If `byte` lies outside the page.
@@ -233,7 +233,7 @@ impl PageLayout {
         }
     }
 
-    /// Whether the rows from `row` on are zero in every field.
+    /// True if the rows from `row` on are zero in every field.
     ///
     /// # Panics
     /// If `page` is not [`Self::page_bytes`] long or `row` exceeds [`PAGE_ROWS`].

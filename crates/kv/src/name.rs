@@ -1,4 +1,4 @@
-//! Content-derived page names: what makes two pages the same page, whoever computed them.
+//! Content-derived page names: pages of the same name are the same page, whichever machine computed them.
 
 use std::fmt;
 use std::slice::ChunksExact;

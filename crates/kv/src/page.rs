@@ -30,7 +30,7 @@ pub struct SealedPage(Page);
 pub(crate) struct Buffer {
     /// One page and up to [`Buffer::ALIGNMENT`] - 1 bytes around it.
     storage: Box<[u8]>,
-    /// Where in `storage` the page starts.
+    /// Offset of the page in `storage`, bytes.
     start: usize,
     page_bytes: usize,
     stamp: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Buffer {
 /// A number that no page and no cache has had yet.
 pub(crate) fn next_stamp() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Only uniqueness matters: whoever compares stamps got the page through something that synchronises.
+    // Only uniqueness matters: a thread that compares stamps got the page through something that synchronises.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -50,12 +50,12 @@ impl Page {
         self.buffer().bytes()
     }
 
-    /// Whether another [`Page`] shares these bytes.
+    /// True if another [`Page`] shares these bytes.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(self.buffer()) > 1
     }
 
-    /// Whether `self` and `other` are one memory.
+    /// True if `self` and `other` are one memory.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.buffer(), other.buffer())
     }
@@ -83,7 +83,7 @@ impl Page {
         Ok(self.unshared_mut())
     }
 
-    /// Number of the page's content, unique in this process: whoever may have written to the page has given it another one.
+    /// Number of the page's content, unique in this process: each borrow of the page for writing gives it another one.
     /// Equal stamps mean equal bytes.
     pub fn stamp(&self) -> u64 {
         self.buffer().stamp
@@ -128,7 +128,7 @@ impl SealedPage {
         self.0.bytes()
     }
 
-    /// Whether anyone else, a cache or another share, holds these bytes too: dropping this share alone would free nothing.
+    /// True if a cache or another share holds these bytes too: dropping this share alone would free nothing.
     pub fn is_shared(&self) -> bool {
         self.0.is_shared()
     }

@@ -25,10 +25,10 @@ pub struct OutOfPages {
     pub budget_bytes: usize,
 }
 
-/// What a pool holds at one moment. A page shared by several owners counts once.
+/// Pages and bytes of a pool at one moment. A page shared by several owners counts once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUse {
-    /// Pages someone owns.
+    /// Pages with an owner.
     pub live_pages: usize,
     /// Bytes of those.
     pub live_bytes: usize,
@@ -52,7 +52,7 @@ impl PagePool {
 
     /// Makes `pages` pages of `page_bytes` bytes ready, so that taking them allocates nothing.
     ///
-    /// A warm-up, not a claim: whoever takes pages of this size first gets them.
+    /// A warm-up, not a claim: the first to take pages of this size gets them.
     ///
     /// # Errors
     /// [`OutOfPages`] if they do not fit beside the live pages. Nothing is then made ready.
@@ -86,7 +86,7 @@ impl PagePool {
         }
     }
 
-    /// What the pool holds now.
+    /// Pages and bytes of the pool now.
     pub fn usage(&self) -> PoolUse {
         let state = self.lock();
         PoolUse {

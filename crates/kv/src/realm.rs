@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Scope within which pages are shared. It is a secret that page names are salted with, so that nobody outside can name a
-/// page of it, and so neither find one nor learn that there is one.
+/// Scope within which pages are shared. It is a secret that page names are salted with, so that a request outside cannot
+/// name a page of it, and so neither find one nor learn that there is one.
 ///
 /// Derived values are keyed BLAKE3 with the realm's 32 bytes as key, over a label and what is said below.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Realm {
     }
 }
 
-/// Nothing of the secret.
+/// Prints nothing of the secret.
 impl fmt::Debug for Realm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if *self == Self::COMMON { "Realm(common)" } else { "Realm(secret)" })

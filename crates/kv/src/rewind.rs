@@ -8,7 +8,7 @@ use crate::page::Page;
 use crate::pool::OutOfPages;
 use crate::spec::pages_over;
 
-/// Why a cache could not go back or be forked. Its content is unchanged.
+/// Error of truncating or forking a cache. Its content is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RewindError {
@@ -24,7 +24,7 @@ pub enum RewindError {
         /// [`SequenceCache::oldest_rewind`].
         oldest_possible: usize,
     },
-    /// There is nothing to go back from.
+    /// The cache has fewer rows.
     #[error("cannot go back to {wanted_rows} rows: the cache has {rows}")]
     BeyondRows {
         /// Rows to go back to.

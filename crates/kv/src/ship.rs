@@ -1,4 +1,4 @@
-//! What a handoff has to send: rows and pages that a receiver lacks.
+//! Payload of a handoff: rows and pages that a receiver lacks.
 //!
 //! Two figures exist. Counted in *rows*, a local layer sends at most its window: the measure in which handoffs are
 //! compared, independent of page size. Counted in *pages*, it sends every page that the receiver's next query sees, whole:

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::layout::{PAGE_ROWS, PageLayout};
 
-/// How far back one layer looks.
+/// Attention span of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerSpec {
     /// Keys a query sees, its own included; `None` on a global layer, which sees all.
@@ -24,16 +24,16 @@ pub struct CacheSpec {
     extra_pages: usize,
 }
 
-/// Which of a local layer's pages are meant. The two differ by the extra pages behind the window.
+/// Subset of a local layer's pages. The two differ by the extra pages behind the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSet {
     /// The pages that the next query sees: enough to go on.
     Window,
-    /// Those and the extra pages behind them: what a cache holds that was filled by appending.
+    /// Those and the extra pages behind them: the pages of a cache that was filled by appending.
     Held,
 }
 
-/// Why a cache shape was refused.
+/// Error of a cache shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {

@@ -22,7 +22,7 @@ pub struct ExportedPage<'cache> {
     pub rows: usize,
 }
 
-/// Why a page could not be given out.
+/// Error of exporting or sharing a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -54,7 +54,7 @@ pub enum ExportError {
     },
 }
 
-/// Why an arriving page, or the whole set, was refused. Refused pages change nothing.
+/// Error of installing an arriving page, or of completing the set. Refused pages change nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
@@ -148,7 +148,7 @@ pub struct DetachedCache {
     pool: PagePool,
     rows: usize,
     layers: Vec<Arrivals>,
-    /// Of pages that are copied into place.
+    /// Makers of the pages that are copied into place.
     makers: Makers,
 }
 

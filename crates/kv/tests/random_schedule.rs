@@ -26,7 +26,7 @@ struct Model {
     rows: Vec<Vec<Row>>,
     held: Vec<BTreeSet<usize>>,
     committed: usize,
-    /// Whether the history is appends only, so that the pure predictions apply.
+    /// True as long as the history is appends only, so that the pure predictions apply.
     appends_only: bool,
 }
 
@@ -145,7 +145,7 @@ fn write_row(layout: PageLayout, page: &mut [u8], row: usize, content: &Row) {
     }
 }
 
-/// How often each outcome occurred, so that a schedule which never reaches one fails.
+/// Counts of each outcome, so that a schedule which never reaches one fails.
 #[derive(Default, Debug)]
 struct Seen {
     committed: usize,
@@ -313,7 +313,7 @@ impl World {
         rows - self.random.usize(..=back)
     }
 
-    /// The pool counts each page in use once, however many caches share it, and none that nobody holds.
+    /// The pool counts each page in use once, however many caches share it, and none without a holder.
     fn check_pool(&self) {
         let mut distinct = HashSet::new();
         for (cache, _) in &self.sequences {

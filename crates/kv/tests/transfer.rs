@@ -147,7 +147,7 @@ fn only_sealed_rows_leave_the_cache() {
     assert_eq!(cache.export_page(0, 9), Err(ExportError::RowsPending { layer: 0, page: 9 }));
     assert_eq!(cache.export_page(0, 6).unwrap().rows, 64);
     cache.commit(300).unwrap();
-    // The cache has dropped the page behind its window; whoever sends it still has it.
+    // The cache has dropped the page behind its window; the sender still has it.
     assert_eq!(cache.export_page(1, 5), Err(ExportError::NotHeld { layer: 1, page: 5 }));
     assert_eq!(sealed.clone().bytes(), before);
 }

@@ -51,7 +51,7 @@ pub fn write_pending(cache: &mut SequenceCache, salt: u8) {
     }
 }
 
-/// Whether two caches hold the same pages with the same bytes.
+/// True if two caches have the same rows, in the same pages with the same bytes.
 pub fn same(ours: &SequenceCache, theirs: &SequenceCache) -> bool {
     ours.rows() == theirs.rows()
         && (0..ours.spec().layers().len()).all(|layer| {
