@@ -1,4 +1,4 @@
-//! What a model is, as data: sizes, and two facts per layer.
+//! Configuration of a model, as data: sizes, and two facts per layer.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// One entry per layer, in order.
     pub layers: Vec<LayerConfig>,
-    /// What the layers have beyond projections and norms before them.
+    /// Optional parts of the layers, besides projections and the norms before them.
     pub parts: LayerParts,
     /// Epsilon of every norm but the post norms.
     pub norm_eps: f32,
@@ -33,7 +33,7 @@ pub struct ModelConfig {
     pub post_norm_eps: f32,
     /// Rotary position embedding of the layers that have one.
     pub rope: RopeConfig,
-    /// Whether embeddings pass a norm without weight before the first layer.
+    /// True if embeddings pass a norm without weight before the first layer.
     pub embedding_norm: bool,
     /// Logits are multiplied by this.
     pub logit_scale: Option<f32>,
@@ -43,12 +43,12 @@ pub struct ModelConfig {
     pub suppressed_tokens: Arc<[u32]>,
 }
 
-/// What differs from layer to layer. Window and position embedding are separate facts.
+/// Configuration of one layer. Window and position embedding are separate facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
     /// A query at position p sees keys p - window + 1 ..= p; `None` sees all.
     pub window: Option<u32>,
-    /// Whether queries and keys are rotated; without it the layer has no position embedding (NoPE).
+    /// True if queries and keys are rotated; without it the layer has no position embedding (NoPE).
     pub rope: bool,
 }
 
@@ -68,12 +68,12 @@ pub struct LayerParts {
     pub post_norms: Part,
 }
 
-/// Whether an architecture has a part.
+/// Presence of a part in an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Never.
     Absent,
-    /// Where the file has it.
+    /// Present if the file has it.
     Optional,
     /// Always.
     Required,
@@ -86,7 +86,7 @@ pub struct RopeConfig {
     pub base: f32,
     /// Rotated elements of each head; the rest pass through.
     pub rotated: usize,
-    /// Which elements form a pair.
+    /// Pairing of the rotated elements.
     pub style: RopeStyle,
 }
 

@@ -195,9 +195,9 @@ impl Cost {
 /// A sum into the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddendCost {
-    /// Of rows as they are.
+    /// A sum of rows as they are.
     Plain,
-    /// Of rows that are normed first.
+    /// A sum of rows that are normed first.
     Normed,
 }
 

@@ -190,7 +190,8 @@ pub struct PrepareForCpu {
 impl Prepare for PrepareForCpu {
     type Device = Cpu;
 
-    /// What has been packed is given up at once, so that a model's memory is not paid twice.
+    /// Reports each tensor as soon as its raw bytes are packed, so that the caller can give them up and a model's memory is
+    /// not paid twice.
     fn prepare(
         &mut self,
         table: &RawMatrix<'_>,

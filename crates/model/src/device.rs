@@ -171,7 +171,8 @@ pub trait Prepare {
     /// The device that will compute with them.
     type Device: Device;
 
-    /// Prepares the weights of a whole model. `progress` hears the name of each tensor whose raw bytes are no longer needed.
+    /// Prepares the weights of a whole model. `progress` is called with the name of each tensor whose raw bytes are no
+    /// longer needed.
     ///
     /// # Errors
     /// [`LoadError`] names the tensor that cannot be prepared, or the memory that is missing.

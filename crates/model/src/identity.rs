@@ -1,6 +1,7 @@
-//! What two machines must have in common before one uses keys and values that the other computed.
+//! Identity of KV: digests that two machines must have in common before one uses keys and values that the other computed.
 //!
-//! Token ids determine KV bits only together with everything listed here. Chat templates are not: they end where ids begin.
+//! Token ids determine KV bits only together with everything listed here. Chat templates are not listed: they end where ids
+//! begin.
 
 use muser_kernels::attention::{KvLayout, PAGE_ROWS, SEGMENT_PAGES};
 use muser_kernels::rope::RopeStyle;
@@ -28,7 +29,7 @@ pub enum Component {
     Configuration = 2,
     /// Version and parameters of the arithmetic.
     Arithmetic = 3,
-    /// How pages store keys and values.
+    /// Storage format of keys and values in pages.
     KvLayout = 4,
 }
 

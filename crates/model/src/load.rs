@@ -22,7 +22,7 @@ use crate::cpu::{Planned, PrepareForCpu};
 use crate::device::{Device, DeviceError, FileForm, Prepare, PreparedWeights, RawMatrix};
 use crate::layer::{Attention, FeedForward, Form, Layer, Linear, Norm, Reform};
 
-/// Why a model cannot be run.
+/// Error of loading a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -59,7 +59,7 @@ pub enum LoadError {
     Matrix {
         /// The tensor.
         name: String,
-        /// What is wrong with it.
+        /// Defect of the matrix.
         reason: MatrixError,
     },
     /// A vector or the embedding holds a NaN or an infinity.
@@ -133,7 +133,7 @@ impl ModelSpec {
             .expect("checked when the model was loaded")
     }
 
-    /// Whether a cache of this shape holds what the model's layers need.
+    /// True if a cache of this shape has the model's heads, head length and windows.
     pub(crate) fn accepts(&self, spec: &CacheSpec) -> bool {
         let layout = spec.layout();
         layout.kv_heads() == self.config.kv_heads
@@ -258,7 +258,7 @@ impl<'a, P: Prepare> Reform for ToDevice<'_, 'a, P> {
     }
 }
 
-/// Why no cache can be made for a model.
+/// Error of shaping a cache for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -349,7 +349,8 @@ impl<'a> Loader<'a, '_> {
         Ok(RawMatrix { name: EMBEDDING.to_owned(), ty, rows, cols, bytes, scale: None })
     }
 
-    /// What `read` makes of `<name>.weight` and its companions, as far as the architecture and the file have it.
+    /// Result of `read` for `<name>.weight` and its companions; `None` if the architecture, or the file for an optional
+    /// part, does not have it.
     fn part<T>(
         &mut self,
         name: &str,

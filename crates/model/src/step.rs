@@ -1,4 +1,4 @@
-//! What one forward pass is asked to do, and what can go wrong with it.
+//! Input of a forward pass, and its errors.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use muser_kv::{AppendError, SequenceCache};
 
 use crate::device::DeviceError;
 
-/// Which rows' logits are wanted.
+/// Selection of the rows whose logits a step returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsWanted {
     /// None: the rows only fill the cache.
@@ -24,9 +24,9 @@ pub struct SequenceInput<'a> {
     pub cache: &'a mut SequenceCache,
     /// At least one.
     pub tokens: &'a [u32],
-    /// Which rows' logits are wanted.
+    /// Rows whose logits are wanted.
     pub logits: LogitsWanted,
-    /// What came of it: an error here concerns this sequence alone.
+    /// Result for this sequence: an error here concerns it alone.
     pub outcome: Result<(), ForwardError>,
     /// Its first row among the step's rows: set when the step begins.
     first_row: usize,
@@ -62,13 +62,13 @@ impl<'a> SequenceInput<'a> {
     }
 }
 
-/// Where a computation met a NaN or an infinity. The sequence's rows of this step are not kept.
+/// A NaN or an infinity in a sequence's computation. The sequence's rows of this step are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a value is not finite at position {position}, {place}")]
 pub struct ForwardError {
     /// Absolute position of the first row concerned.
     pub position: usize,
-    /// Where it was noticed.
+    /// Part of the graph that noticed it.
     pub place: Place,
 }
 
@@ -128,7 +128,7 @@ pub enum StepError {
     /// No such token.
     #[error("token {token} does not exist: the vocabulary has {vocab}")]
     UnknownToken {
-        /// As given.
+        /// Token of the step.
         token: u32,
         /// Size of the vocabulary.
         vocab: usize,

@@ -1,19 +1,20 @@
-//! What the plain decoders share (`llama`, `qwen2`, `qwen3`): every layer sees everything and rotates, no part is unusual.
+//! Configuration of the plain decoders (`llama`, `qwen2`, `qwen3`): every layer sees everything and rotates, no part is
+//! unusual.
 
 use muser_kernels::rope::RopeStyle;
 
 use super::{CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX};
 use crate::config::{LayerConfig, LayerParts, ModelConfig, RopeConfig};
 
-/// What differs between plain decoders.
+/// Differences between plain decoders.
 pub(super) struct Dense {
     /// GGUF's name.
     pub(super) architecture: &'static str,
-    /// Which dimensions rotate together.
+    /// Pairing of the dimensions that rotate together.
     pub(super) rope_style: RopeStyle,
     /// The base of files that do not state one; `None` where it must be stated.
     pub(super) default_rope_base: Option<f32>,
-    /// What the layers have.
+    /// Optional parts of the layers.
     pub(super) parts: LayerParts,
 }
 

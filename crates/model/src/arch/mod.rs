@@ -37,7 +37,7 @@ const CONTEXT_MAX: usize = 1 << 24;
 /// Most layers accepted.
 const LAYERS_MAX: usize = 1 << 12;
 
-/// Why a model's configuration was refused.
+/// Error of reading a model's configuration.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -179,7 +179,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Whether the layer looks back over a window only, per layer: an array of flags, or a period whose last layer is global.
+    /// Sliding-window flag of each layer, true for local ones: from an array of flags, or a period whose last layer is
+    /// global.
     fn local_layers(&self, layers: usize) -> Result<Vec<bool>, ConfigError> {
         let key = self.key("attention.sliding_window_pattern");
         if let Ok(period) = self.metadata.usize(&key) {
