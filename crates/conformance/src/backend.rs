@@ -111,7 +111,7 @@ pub struct CpuBackend {
     variants: Vec<CpuVariant>,
 }
 
-/// How a CPU computes.
+/// Kernels and threads of a CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuVariant {
     /// Implementation of the operations.
@@ -206,9 +206,9 @@ pub(crate) fn count(threads: usize) -> NonZeroUsize {
 /// A backend, and the CPU that it is compared with.
 #[derive(Clone, Debug)]
 pub struct Comparison<B> {
-    /// What is compared.
+    /// Backend under test.
     pub backend: B,
-    /// Computes what is right.
+    /// CPU that computes the expected results.
     pub baseline: CpuVariant,
 }
 

@@ -4,7 +4,7 @@ use half::f16;
 use muser_kernels::formats::{QuantiseError, WeightType, quantise_row};
 use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Quantise, Storage, generate};
 
-/// How a model's matrices are stored, and widths that the types' blocks divide.
+/// Storage types of a model's matrices, and widths that the types' blocks divide.
 pub struct WeightMix {
     /// For messages.
     pub name: &'static str,

@@ -1,8 +1,8 @@
-//! Counts of what was compared, and the first difference.
+//! Counts of compared values, and the first difference.
 
 use std::fmt::{Debug, Display};
 
-/// What was compared so far.
+/// Counts of results and values compared so far, and the first difference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BitTally {
     /// Results compared, each of many values.

@@ -25,9 +25,9 @@ pub use world::{CudaError, World};
 /// A family of cases.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaFamily {
-    /// What is computed.
+    /// Operations of the family, for reports.
     pub name: &'static str,
-    /// Goes through the family's cases.
+    /// Runs the family's cases.
     pub run: fn(&mut World) -> Result<(), CudaError>,
 }
 

@@ -62,7 +62,8 @@ impl Case {
         (0..self.cols).map(|_| 2.0 * self.rng.f32() - 0.5).collect()
     }
 
-    /// What the CPU makes of rows, and the rows it finds not to be finite.
+    /// Activations that the CPU makes of the rows of `produce`, and the status of each row: [`FINE`], or the place at which
+    /// it was not finite.
     fn expected(&mut self, produce: impl Fn(&RowKernels, usize, &mut [f32]) + Sync) -> (CpuActivations, Vec<u32>) {
         let mut expected = CpuActivations::new(self.rows, self.cols);
         let positions: Vec<u32> = (0..).take(self.rows).collect();
@@ -75,7 +76,7 @@ impl Case {
     }
 }
 
-/// The forms of `got` against those of the CPU, of the rows that did not fail: what is left of others nobody reads.
+/// Compares the forms of `got` with those of the CPU, for the rows that did not fail: the others are never read.
 fn compare(
     world: &mut World,
     what: &str,

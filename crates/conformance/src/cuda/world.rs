@@ -76,7 +76,7 @@ impl World {
         Ok(Self { context, queue, repeats, tally: BitTally::default(), found, repeated: None })
     }
 
-    /// What was compared since the last call.
+    /// Takes the counts of the comparisons since the last call.
     pub fn take_tally(&mut self) -> BitTally {
         std::mem::take(&mut self.tally)
     }

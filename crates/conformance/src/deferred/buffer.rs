@@ -14,7 +14,7 @@ pub struct Buffer<T> {
     usage: Cell<Usage>,
 }
 
-/// What recorded operations have done with a buffer.
+/// State of a buffer after the recorded operations.
 #[derive(Clone, Copy, Debug)]
 enum Usage {
     /// It may hold anything.

@@ -1,10 +1,10 @@
 //! A CPU that executes as late as a GPU may: it records operations, and runs them where the graph waits.
 //!
-//! Whoever counts on an operation's effect before one of the waiting calls of [`muser_model::Device`] sees that it is not
-//! there. The device keeps copies of pages (`pages`), writes the rows of a step into them, and sends these rows to the caches in
-//! [`muser_model::Device::store_pending`] alone. Its buffers (`buffer`) note every read and write: a result that is overwritten
-//! before anything read it, and contents that no operation of the step specified, make the next waiting call fail. The
-//! operations themselves are those of [`Cpu`], in the order in which they were recorded (`operations`).
+//! A graph that counts on an operation's effect before one of the waiting calls of [`muser_model::Device`] does not find
+//! it. The device keeps copies of pages (`pages`), writes the rows of a step into them, and sends these rows to the caches
+//! in [`muser_model::Device::store_pending`] alone. Its buffers (`buffer`) note every read and write: a result that is
+//! overwritten before anything read it, and contents that no operation of the step specified, make the next waiting call
+//! fail. The operations themselves are those of [`Cpu`], in the order in which they were recorded (`operations`).
 
 mod buffer;
 mod operations;
@@ -53,7 +53,7 @@ pub struct DeferredCpu {
     misuse: Option<Misuse>,
 }
 
-/// What operations execute on.
+/// State that operations read and write when they execute.
 struct Machine {
     cpu: Cpu,
     /// Copies of pages, by slot.
@@ -103,7 +103,7 @@ impl DeferredCpu {
         })
     }
 
-    /// How often pages were looked for.
+    /// Lookups of page copies, by result.
     pub fn copy_counts(&self) -> CopyCounts {
         self.pages.counts()
     }
@@ -254,7 +254,7 @@ pub struct DeferredBackend {
     variants: Vec<DeferredVariant>,
 }
 
-/// How a deferred CPU computes.
+/// Configuration of a deferred CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct DeferredVariant {
     /// Its CPU.

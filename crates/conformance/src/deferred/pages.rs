@@ -1,6 +1,7 @@
 //! Copies of pages: found by the page's hint, believed by its stamp, dropped when there are too many.
 //!
-//! Rows that hold no position are junk in a copy, so that whoever reads them, or sends them to a cache, is noticed.
+//! Rows that hold no position are junk in a copy, so that an operation that reads them, or sends them to a cache, is
+//! noticed.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -23,12 +24,12 @@ pub(super) struct PageStore {
     counts: CopyCounts,
 }
 
-/// How often pages were looked for.
+/// Lookups of page copies, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyCounts {
-    /// A good copy was found.
+    /// Lookups that found a good copy.
     pub found: u64,
-    /// A copy was made.
+    /// Lookups after which a copy was made.
     pub made: u64,
 }
 
@@ -40,7 +41,7 @@ struct Slot {
     step: u64,
 }
 
-/// Where the copy of a page is.
+/// Slot of a page's copy.
 pub(super) enum Place {
     /// A good copy is there.
     Found(usize),

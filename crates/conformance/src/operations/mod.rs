@@ -10,9 +10,9 @@ use crate::tally::BitTally;
 /// A family of cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
-    /// What is computed.
+    /// Operations of the family, for reports.
     pub name: &'static str,
-    /// Goes through the family's cases with as many seeds each as given.
+    /// Runs the family's cases with as many seeds each as given.
     pub run: fn(u64, &mut BitTally),
 }
 

@@ -1,4 +1,4 @@
-//! Where attention changes what it reads: pages of 64, the edge of the window, segments of 1024 positions.
+//! Attention at the borders of what it reads: pages of 64, the edge of the window, segments of 1024 positions.
 
 use muser_kv::KvLayout;
 

@@ -11,11 +11,11 @@ use crate::models::{ARCHITECTURES, MIXES, file_of_architecture, generated, glimm
 use crate::pairwise::cover;
 use crate::tally::BitTally;
 
-/// The last stands for the whole prompt.
+/// Rows of a step at most; the last stands for the whole prompt.
 const CHUNKS: [usize; 7] = [1, 7, 32, 33, 64, 512, PROMPT];
-/// More than 512, no multiple of anything.
+/// Tokens of the prompt: more than 512, and no multiple of a chunk but 1.
 const PROMPT: usize = 531;
-/// What small chunks get through: past two windows of the covered muse-glimmer.
+/// Tokens of the prompt with chunks below 32: past two windows of the covered muse-glimmer.
 const SHORT: usize = 231;
 
 struct Combination {

@@ -62,7 +62,7 @@ fn with_a_large_key(layer: usize) -> Vec<u8> {
     file
 }
 
-/// As many ordinary tokens.
+/// `count` tokens below `BAD`.
 fn good(count: usize, seed: u64) -> Vec<u32> {
     tokens(count, seed).into_iter().map(|token| token % BAD).collect()
 }

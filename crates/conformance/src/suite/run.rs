@@ -174,7 +174,7 @@ struct PagesOfLayer {
 }
 
 impl Snapshot {
-    /// What `cache` holds now.
+    /// Copy of the rows and pages that `cache` holds now.
     pub fn of(cache: &SequenceCache) -> Self {
         let layers = (0..cache.spec().layers().len()).map(|layer| {
             let pages = cache.pages(layer);

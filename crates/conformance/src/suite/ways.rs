@@ -271,7 +271,7 @@ fn staged<B: Backend>(
     Ok(())
 }
 
-/// What a step let out on its way.
+/// Residual streams and logits of a step.
 struct Captured {
     /// Residual stream after each layer.
     streams: Vec<Vec<f32>>,

@@ -1,4 +1,4 @@
-//! What is refused changes nothing: models that cannot run, and steps.
+//! Refusals, of models that cannot run and of steps, change nothing.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

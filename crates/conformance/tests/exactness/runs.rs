@@ -13,14 +13,14 @@ use muser_kv::{KvLayout, SequenceCache};
 use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
 
-/// How a prompt is computed.
+/// Kernels, threads and chunk size of a run.
 #[derive(Clone, Copy)]
 pub struct Way {
     /// Implementation of the operations.
     pub kernels: Kernels,
-    /// How many threads.
+    /// Threads.
     pub threads: usize,
-    /// Most rows of a step.
+    /// Rows of a step at most.
     pub chunk: usize,
 }
 

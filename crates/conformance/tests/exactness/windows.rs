@@ -1,4 +1,4 @@
-//! What a window means: how far a token is seen, and what a cache holds.
+//! Semantics of the attention window: positions that see a token, and pages that a cache holds.
 
 use muser_conformance::models::{ARCHITECTURES, FLOATS, MIXES, file_of_architecture, tokens};
 use muser_conformance::suite::LAYOUTS;
