@@ -138,7 +138,7 @@ impl Activations {
     /// and as many scales as that holds groups. For checks.
     ///
     /// # Errors
-    /// Of this or of earlier work.
+    /// [`DriverError`] of this or of earlier work.
     pub fn download(&self, queue: &mut Queue, format: ActivationFormat) -> Result<(Vec<i8>, Vec<f32>), DriverError> {
         queue.sync()?;
         let (codes, scales, group) = match format {
@@ -155,7 +155,7 @@ impl Activations {
     /// The f32 values of the last quantisation, `[rows, cols]`. For checks.
     ///
     /// # Errors
-    /// Of this or of earlier work.
+    /// [`DriverError`] of this or of earlier work.
     pub fn download_floats(&self, queue: &mut Queue) -> Result<Vec<f32>, DriverError> {
         queue.sync()?;
         let mut values = vec![0.0; self.rows * self.cols];

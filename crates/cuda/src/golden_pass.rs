@@ -28,9 +28,9 @@ const CONTEXT: u32 = 128;
 pub(crate) struct Digests {
     /// Layout of the pages.
     pub layout: KvLayout,
-    /// Of all logits, row by row.
+    /// Digest of all logits, row by row.
     pub logits: u64,
-    /// Of the bytes of all pages, layer by layer.
+    /// Digest of the bytes of all pages, layer by layer.
     pub pages: u64,
 }
 

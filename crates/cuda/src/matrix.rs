@@ -51,7 +51,7 @@ const SMALL_ROWS_MAX: usize = 32;
 /// Layout for many rows beside the rows as in the file; `kernels/prepared.cuh` and `scaled_tiles.cuh` have the bytes.
 #[derive(Debug)]
 enum Tiles {
-    /// There is none.
+    /// No such layout.
     Nothing,
     /// 4-bit codes in the order of f16 matrix instructions.
     Half(DeviceBuffer<u8>),

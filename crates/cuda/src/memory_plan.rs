@@ -44,11 +44,11 @@ pub struct NoRoom {
     pub pages: usize,
     /// Bytes that are free.
     pub free: usize,
-    /// What they are for.
+    /// Bytes by purpose.
     pub plan: MemoryPlan,
 }
 
-/// Bytes of device memory by what they are for.
+/// Bytes of device memory by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Weights as in the file.
@@ -57,7 +57,7 @@ pub struct MemoryPlan {
     pub layouts: usize,
     /// Buffers of a step, made when the model is loaded.
     pub workspace: usize,
-    /// What the first step takes besides: room for attention, staging and new rows, with pages of the larger layout.
+    /// Taken by the first step besides: room for attention, staging and new rows, with pages of the larger layout.
     pub first_step: usize,
 }
 

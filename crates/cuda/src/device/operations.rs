@@ -236,7 +236,7 @@ impl CudaDevice {
             self.logits_host = Some(PinnedBuffer::new(self.queue.context(), logits.len())?);
         }
         if let Some(host) = &mut self.logits_host {
-            // SAFETY: the wait below comes before anybody reads the pinned values.
+            // SAFETY: the wait below comes before any read of the pinned values.
             unsafe { self.queue.stream().download_pinned(logits, 0..values, host)? };
         }
         self.download_status()

@@ -113,7 +113,7 @@ impl PageStore {
         self.slots.set_stamp(slot, page.stamp());
     }
 
-    /// Drops every copy: after a failure nobody knows what they hold.
+    /// Drops every copy: after a failure their contents are unknown.
     pub(super) fn forget(&mut self) {
         self.slots.forget_all();
         self.staging.copies.clear();

@@ -41,9 +41,9 @@ pub(super) struct PageKey<'a> {
 /// Slot of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It has the page's copy.
+    /// The slot has the page's copy.
     Copied(usize),
-    /// It was taken for the page: the copy has to be made.
+    /// The slot was taken for the page: the copy has to be made.
     Taken(usize),
 }
 

@@ -24,7 +24,7 @@ struct Store {
     known: Vec<usize>,
 }
 
-/// What histories have put the stores through.
+/// Counts of the events of random histories.
 #[derive(Debug, Default)]
 struct Seen {
     copied: usize,
@@ -137,7 +137,7 @@ fn a_page_is_found_where_its_content_is_and_nothing_that_a_step_uses_makes_way()
             let chosen: Vec<usize> = (0..count).map(|_| random.usize(..30)).collect();
             store.step(&pages, &chosen, &mut seen, &what);
             store.write(&mut pages, &mut stamp, &mut random);
-            // The host writes pages itself, memory is used for other pages, and hints are overwritten by strangers.
+            // The host writes pages itself, memory is used for other pages, and hints are overwritten by other devices.
             for page in &mut pages {
                 match random.u8(..20) {
                     0 => {

@@ -28,7 +28,7 @@ pub(super) struct StepState {
     layers: Vec<LayerOfStep>,
     layout: KvLayout,
     table: PageTable,
-    /// Of each sequence of the step, in its order.
+    /// Slots known of each sequence of the step, in its order.
     known: Vec<KnownSequence>,
     /// Slots of the pages that are being looked for.
     found: Vec<usize>,
@@ -185,7 +185,7 @@ impl StepState {
                 None => KnownSequence { lineage, layers: (0..layers).map(|_| KnownLayer::default()).collect() },
             }
         }));
-        // The last page may have had room: whoever extended the cache since wrote there, so its stamp is compared.
+        // The last page may have had room: a step that extended the cache since wrote there, so its stamp is compared.
         for layer in self.known.iter_mut().flat_map(|known| &mut known.layers) {
             layer.slots.pop();
         }

@@ -18,7 +18,7 @@ use crate::kernels::Kernels;
 /// `status` of a row in which nothing was found that is not finite.
 pub const FINE: u32 = u32::MAX;
 
-/// Where an operation reports rows that are not finite.
+/// Status buffer and place, for operations that find rows not to be finite.
 #[derive(Debug)]
 pub struct Failures<'a> {
     /// `[rows of the step]`, [`FINE`] at the start: lowered to the lowest place at which a row was found not to be finite.
