@@ -1,4 +1,4 @@
-//! Which crate may depend on which: the arrows of the architecture point one way.
+//! Dependencies allowed between crates: the arrows of the architecture point one way.
 
 use super::repository::Text;
 

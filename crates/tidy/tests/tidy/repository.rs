@@ -15,7 +15,7 @@ pub struct Repository {
 /// A file's path and content.
 pub type Text<'a> = (&'a str, &'a str);
 
-/// What rules may want to read.
+/// Endings of the files whose text is read.
 const TEXT_ENDINGS: [&str; 4] = [".rs", ".md", ".json", "Cargo.toml"];
 
 impl Repository {

@@ -34,7 +34,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
     (&["process::exit"], &["crates/cli/"], "a library returns errors"),
 ];
 
-/// Never in code. Put together here, so that whoever searches for them finds no place.
+/// Never in code. Put together here, so that a search for them finds no place.
 const FORBIDDEN_CODE: &[&str] =
     &[concat!("#[ign", "ore"), concat!("to", "do!"), concat!("unimpl", "emented!"), concat!("db", "g!")];
 
