@@ -4,6 +4,8 @@
 mod arrows;
 #[path = "tidy/documents.rs"]
 mod documents;
+#[path = "tidy/glossary.rs"]
+mod glossary;
 #[path = "tidy/records.rs"]
 mod records;
 #[path = "tidy/repository.rs"]
@@ -30,6 +32,7 @@ fn the_repository_obeys_the_house_rules() {
         documents::crates_missing_from_the_map(&repository),
         documents::dead_paths(&repository),
         documents::dead_links(&repository),
+        glossary::unknown_types(&repository),
         records::incomplete(&repository),
     ]
     .concat();
