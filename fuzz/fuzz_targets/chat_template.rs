@@ -83,7 +83,7 @@ const PIECES: [&str; 24] = [
     "{{ m.content[::-1] }}",
 ];
 
-/// Whether a template with `source` may write the control token `id` itself: it names it, or has its first character, or
+/// True if a template with `source` may write the control token `id` itself: it names it, or has its first character, or
 /// writes characters by number.
 fn may_write(source: &str, id: u32) -> bool {
     let named =
