@@ -1,4 +1,4 @@
-//! Taking `Pages` frames apart: each page of the plan once, in an agreed form, and nothing else.
+//! Parser of `Pages` frames: accepts each page of the plan once, in an agreed codec, and nothing else.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::plan::HandoffPlan;
 use crate::reader::Frame;
 use crate::transfer::{Commit, Pages, Request};
 
-/// The pages of one handoff that are there, and those of the frame under way that were not handed out yet.
+/// Arrived pages of one handoff, and the entries of the current frame that were not handed out yet.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     plan: HandoffPlan,
@@ -22,7 +22,7 @@ pub(crate) struct Arrivals {
     entries: Vec<Entry>,
 }
 
-/// Where a page lies in a frame's body.
+/// Location of a page in a frame's body.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) layer: u16,

@@ -2,7 +2,7 @@
 
 use crate::header::FrameKind;
 
-/// Why a body of intact bytes was refused. The peer's fault; ends the connection.
+/// Error in a body whose digest matched. The peer's fault; ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
@@ -13,10 +13,10 @@ pub enum BodyError {
         kind: FrameKind,
         /// Length of the body.
         have: usize,
-        /// Bytes of the field under way that are not there.
+        /// Missing bytes of the field.
         missing: usize,
     },
-    /// The body goes on behind its last field.
+    /// Bytes follow the last field.
     #[error("a {kind:?} body has {extra} bytes behind its last field")]
     Trailing {
         /// The frame's kind.
@@ -24,7 +24,7 @@ pub enum BodyError {
         /// Bytes too many.
         extra: usize,
     },
-    /// A field holds a value that has no meaning.
+    /// A field holds an undefined value.
     #[error("{field} of a {kind:?} body is {got}")]
     Value {
         /// The frame's kind.
@@ -83,7 +83,7 @@ impl<'a> Fields<'a> {
         std::mem::take(&mut self.rest)
     }
 
-    /// A field that holds no meaning it could have.
+    /// The error for a field with an undefined value.
     pub(crate) fn value(&self, field: &'static str, got: u64) -> BodyError {
         BodyError::Value { kind: self.kind, field, got }
     }

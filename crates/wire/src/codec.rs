@@ -1,14 +1,14 @@
-//! How one page's bytes are stored in a frame: as they are, or packed without loss.
+//! Codecs of a page's bytes in a frame: plain, or packed without loss.
 //!
-//! A packed page is its bytes of even index, then those of odd index, as one LZ4 block without a size in front. The
-//! two halves of 16-bit numbers differ in how regular they are, so that they pack better apart. A reader knows the
-//! page's size, so unpacking is bounded by it whatever the block claims.
+//! A packed page is its bytes of even index, then those of odd index, as one LZ4 block without a size in front. The two
+//! halves of 16-bit numbers differ in entropy, so that they pack better apart. A reader knows the page's size, which
+//! bounds unpacking whatever the block claims.
 
-/// How a page is stored.
+/// Codec of a stored page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageCodec {
-    /// The page's bytes.
+    /// The page's bytes as they are.
     None = 0,
     /// Byte planes, then LZ4.
     PlanesLz4 = 1,
@@ -48,12 +48,12 @@ impl Codecs {
     /// Every codec of this build.
     pub const ALL: Self = Self(3);
 
-    /// Whether `codec` is in the set.
+    /// True if `codec` is in the set.
     pub fn contains(self, codec: PageCodec) -> bool {
         self.0 >> (codec as u8) & 1 == 1
     }
 
-    /// What both sides have. Pages as they are is always part of it.
+    /// Intersection of both sides' sets. [`PageCodec::None`] is always part of it.
     pub fn common(self, other: Self) -> Self {
         Self(self.0 & other.0 | Self::NONE_ONLY.0)
     }

@@ -1,4 +1,4 @@
-//! Making `Pages` frames: each page of the plan once, packed where that makes it smaller.
+//! Writer of `Pages` frames: each page of the plan once, packed where that makes it smaller.
 
 use std::ops::Range;
 
@@ -11,11 +11,12 @@ use crate::plan::HandoffPlan;
 use crate::reader::write_frame;
 use crate::transfer::Pages;
 
-/// Why a call was refused; nothing has changed, except that [`SendError::Key`] ended the handoff with a refusal.
+/// Error of a [`Sender`](crate::Sender) call; nothing has changed, except that [`SendError::Key`] ended the handoff
+/// with a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// Not the moment for this.
+    /// The call is not valid in the current state.
     #[error("not possible while {0}")]
     State(&'static str),
     /// More pages left out than the receiver says it holds.
@@ -64,7 +65,7 @@ pub enum SendError {
         /// Bytes of a page.
         want: u32,
     },
-    /// Too much waits to be sent.
+    /// The output is above its backlog limit.
     #[error("{0} bytes wait to be sent")]
     Backlog(usize),
     /// Progress beyond the rows of the handoff, or backward.
@@ -83,7 +84,7 @@ pub enum SendError {
     Key(#[from] KeyError),
 }
 
-/// What was sent of a handoff so far, even if it still waits in the output.
+/// Amounts of a handoff sent so far, including bytes still in the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Rows of the handoff.
@@ -94,13 +95,13 @@ pub struct Sent {
     pub stored_bytes: u64,
 }
 
-/// The pages of one handoff that were sent, and the chain over their frames.
+/// Sent pages of one handoff, and the manifest over their frames.
 #[derive(Debug)]
 pub(crate) struct Departures {
     plan: HandoffPlan,
-    /// What both sides have.
+    /// Codecs that both sides have.
     agreed: Codecs,
-    /// What of it is used for the next frame.
+    /// The subset of `agreed` used for the next frame.
     codecs: Codecs,
     checklist: Checklist,
     manifest: Manifest,
@@ -118,7 +119,7 @@ impl Departures {
         &self.manifest
     }
 
-    /// What was sent of a handoff of so many rows.
+    /// Amounts sent so far of a handoff of `rows` rows.
     pub(crate) fn sent(&self, rows: u32) -> Sent {
         let pages = self.plan.page_count() - self.left();
         let payload_bytes = pages * u64::from(self.plan.page_bytes());
@@ -168,7 +169,7 @@ impl Departures {
         Ok(())
     }
 
-    /// Everything about a frame that could be wrong, before a byte of it is written.
+    /// Checks a frame completely before a byte of it is written.
     fn check<'p>(
         &self,
         group: u8,

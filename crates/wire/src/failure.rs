@@ -1,4 +1,4 @@
-//! Why a connection or a handoff ended badly.
+//! Failures that end a connection.
 
 use crate::body::BodyError;
 use crate::codec::UnpackError;
@@ -7,8 +7,8 @@ use crate::hello::Component;
 use crate::manifest::KeyError;
 use crate::refuse::{Refuse, RefuseCode};
 
-/// Why a connection ended. The handoff under way, if any, is void: what arrived of it must be dropped. Nothing more is
-/// read or sent on the connection but the refusal that tells the peer.
+/// Failure that ended a connection. The handoff under way, if any, is void: its arrived pages must be dropped. Nothing
+/// more is read or sent on the connection but the refusal that tells the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -23,7 +23,7 @@ pub enum Failure {
     Unexpected {
         /// The frame's kind.
         kind: FrameKind,
-        /// What was under way.
+        /// State of this end.
         state: &'static str,
     },
     /// No common version of messages.
@@ -34,7 +34,7 @@ pub enum Failure {
         /// The peer's newest.
         max: u16,
     },
-    /// The peer's pages would not be ours.
+    /// The peer's identity differs: its pages would have other bytes.
     #[error("the peer has another {0}")]
     Identity(Component),
     /// An acceptance of something else than was requested, or of another plan.
@@ -92,7 +92,7 @@ pub enum Failure {
         layer: u16,
         /// The page's absolute index.
         page: u32,
-        /// What is wrong.
+        /// The codec's error.
         cause: UnpackError,
     },
     /// A progress that goes backward or beyond the rows.
@@ -123,7 +123,7 @@ pub enum Failure {
     /// The commit was not made with the key.
     #[error("the manifest's MAC is not that of key {0}")]
     Mac(u32),
-    /// The key cannot be used, or not any more.
+    /// The key is unknown, revoked or not active.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The handoff's time, or the time to acknowledge a cancellation, is over.
@@ -132,7 +132,7 @@ pub enum Failure {
         /// Since then.
         late_ms: u64,
     },
-    /// The peer neither sends nor takes anything.
+    /// The peer neither sends nor takes bytes.
     #[error("nothing moved for {silent_ms} ms")]
     Stalled {
         /// Since then.
@@ -144,15 +144,15 @@ pub enum Failure {
         /// Since the connection was opened.
         waited_ms: u64,
     },
-    /// The peer calls itself another node than the one that the connection was opened with.
+    /// The peer's greeting names another node than its certificate.
     #[error("the peer calls itself node {}, and its certificate is that of node {}", hex(.named), hex(.admitted))]
     OtherNode {
-        /// As it says.
+        /// Node id in the greeting.
         named: [u8; 32],
-        /// As its certificate says.
+        /// Node id in the certificate.
         admitted: [u8; 32],
     },
-    /// Pings and other frames that change nothing, in a number that no peer has use for.
+    /// More pings and other frames without effect than the limits allow.
     #[error("{0} frames came that nothing asked for")]
     Unasked(u64),
     /// The peer sends pings and does not read the answers.

@@ -15,16 +15,16 @@ use crate::crc32c::crc32c;
 /// | 24   | body          | `body_bytes` bytes                                               |
 /// | …    | digest        | 32 bytes, BLAKE3 of the body                                     |
 ///
-/// The header has a checksum of its own, so that `body_bytes` is never believed before it is verified.
+/// The header has its own checksum, so that `body_bytes` is verified before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// How to read the body.
+    /// Kind of the body.
     pub kind: FrameKind,
     /// Length of the body, in bytes.
     pub body_bytes: u64,
 }
 
-/// What a frame's body holds.
+/// Message type of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FrameKind {
@@ -63,7 +63,7 @@ pub struct Limits {
     pub pages_bytes_max: u64,
 }
 
-/// Why a frame was refused. Every variant is the peer's or the network's fault, and ends the connection.
+/// Error of a frame. Every variant is the peer's or the network's fault, and ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {

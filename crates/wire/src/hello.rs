@@ -1,4 +1,4 @@
-//! The handshake: who speaks, and with which identity.
+//! Handshake messages: node, boot and model identity of both ends.
 
 use crate::body::{BodyError, Fields};
 use crate::codec::Codecs;
@@ -7,7 +7,7 @@ use crate::header::FrameKind;
 /// The oldest and the newest version of messages that this build speaks.
 pub const VERSIONS: (u16, u16) = (5, 5);
 
-/// The digests of what two machines must have in common, in the order of [`Component`].
+/// Digests that must be equal on both machines, in the order of [`Component`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(pub [[u8; 32]; 5]);
 
@@ -23,7 +23,7 @@ pub enum Component {
     Configuration = 3,
     /// Version and parameters of the arithmetic.
     Arithmetic = 4,
-    /// How pages store keys and values.
+    /// Layout of keys and values in pages.
     KvLayout = 5,
 }
 
@@ -40,11 +40,11 @@ pub struct Node {
     pub boot_id: [u8; 16],
     /// The same for the node's life.
     pub node_id: [u8; 32],
-    /// What its pages depend on.
+    /// Identity of its model, arithmetic and KV layout.
     pub identity: Identity,
 }
 
-/// The receiver's opening.
+/// The receiver's greeting.
 ///
 /// | byte | field           | meaning                                      |
 /// |------|-----------------|----------------------------------------------|

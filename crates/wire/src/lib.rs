@@ -1,9 +1,9 @@
 //! The handoff protocol without sockets: bytes in, bytes and events out.
 //!
-//! A *receiver* (who decodes) connects, a *sender* (who computes prompts) listens. A connection carries one handshake and
-//! then any number of handoffs, one at a time. [`FrameReader`] cuts the byte stream into checked frames, [`Message`]
-//! reads and writes their bodies, [`HandoffPlan`] says which pages move, [`Manifest`] binds all of it to a key, and
-//! [`Receiver`] and [`Sender`] hold the rules of the two ends.
+//! A *receiver* (the decoding node) connects, a *sender* (the node that computes prompts) listens. A connection carries
+//! one handshake and then any number of handoffs, one at a time. [`FrameReader`] cuts the byte stream into checked
+//! frames, [`Message`] reads and writes their bodies, [`HandoffPlan`] lists the pages to move, [`Manifest`] binds all
+//! of it to a key, and [`Receiver`] and [`Sender`] are the state machines of the two ends.
 //!
 //! The crate has no socket, thread or clock; a moment is an argument, in milliseconds from any fixed point.
 

@@ -1,4 +1,4 @@
-//! What both ends of a connection share: the frame under way, the bytes to send, and when something last moved.
+//! State common to both ends of a connection: frame reader, output buffer, ping limits and idle timer.
 
 use crate::HandoffId;
 use crate::failure::Failure;
@@ -16,13 +16,13 @@ pub(crate) struct Link {
     sent: usize,
     /// Pongs written since `output` was last empty.
     pongs: u32,
-    /// Pings written that no pong came for.
+    /// Pings written and not answered yet.
     pings: u32,
-    /// Frames that came and that nothing here asked for.
+    /// Unsolicited frames received.
     unasked: u64,
-    /// When the connection was opened.
+    /// Time at which the connection was opened.
     opened_ms: u64,
-    /// When the peer last sent or took something.
+    /// Time at which the peer last sent or took bytes.
     pub(crate) moved_ms: u64,
 }
 
@@ -30,11 +30,11 @@ pub(crate) struct Link {
 const RESTING_BYTES_MAX: usize = 64 << 10;
 /// More pings than this, while nothing is sent, are a flood.
 const UNSENT_PONGS_MAX: u32 = 16;
-/// Frames that nobody asked for: so many, and one more for each [`UNASKED_MS`] since the connection was opened. A peer that
-/// computes pings twice a second.
+/// Limit of unsolicited frames: this many, and one more for each [`UNASKED_MS`] since the connection was opened. A
+/// computing peer pings twice a second.
 const UNASKED_MAX: u64 = 64;
 const UNASKED_MS: u64 = 25;
-/// While more waits to be sent no ping is added: the peer hears of this end by what waits.
+/// Backlog above which no ping is added, in bytes: the waiting bytes keep the connection alive themselves.
 const PING_BACKLOG_BYTES: usize = 16 << 10;
 
 impl Link {
@@ -55,7 +55,7 @@ impl Link {
         message.write_frame(&mut self.output);
     }
 
-    /// Where to append frames.
+    /// The output buffer, to append frames to.
     pub(crate) fn output_mut(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
@@ -103,7 +103,7 @@ impl Link {
         asked.is_some()
     }
 
-    /// Counts a frame that nothing here asked for and that changes nothing.
+    /// Counts an unsolicited frame that changes nothing.
     pub(crate) fn count_unasked(&mut self, now_ms: u64) -> Result<(), Failure> {
         self.unasked += 1;
         let max = UNASKED_MAX + now_ms.saturating_sub(self.opened_ms) / UNASKED_MS;
@@ -119,7 +119,7 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the peer why this end is closing, if it can be told.
+    /// Sends the peer the refusal for this end's failure, if there is a code for it.
     pub(crate) fn refuse(&mut self, handoff: HandoffId, failure: &Failure) {
         if let Some(code) = failure.code() {
             let field = if let Failure::Identity(component) = failure { *component as u8 } else { 0 };
@@ -128,7 +128,7 @@ impl Link {
         }
     }
 
-    /// Fails if the peer's greeting is not complete in time, whatever else came.
+    /// Fails if the peer's greeting is not complete in time, whatever other frames arrived.
     pub(crate) fn check_greeted(&self, limit_ms: u64, now_ms: u64) -> Result<(), Failure> {
         let waited_ms = now_ms.saturating_sub(self.opened_ms);
         if waited_ms > limit_ms { Err(Failure::NotGreeted { waited_ms }) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! What a handoff is bound to, the chain over its frames, and the key that signs it.
+//! Manifest of a handoff: its binding, the hash chain over its frames, and the keys of its MAC.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ pub struct Manifest {
     stored_bytes: u64,
 }
 
-/// Value that both ends of one connection know and no other connection has: for TLS, what its exporter gives
-/// (RFC 5705). A manifest that was made for another connection, and relayed or sent again, does not have it.
+/// Channel binding: a value that both ends of one connection know and no other connection has; for TLS, exported keying
+/// material (RFC 5705). A manifest made for another connection, and relayed or sent again, does not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneBinding(pub [u8; 32]);
 
@@ -45,19 +45,19 @@ pub struct LaneBinding(pub [u8; 32]);
 #[derive(Clone, Default)]
 pub struct MacKeys(BTreeMap<u32, ([u8; 32], KeyState)>);
 
-/// What a key may be used for.
+/// Permitted use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// Everything.
+    /// Beginning and serving handoffs.
     Active,
-    /// Handoffs that the peer began with it; a receiver asks for none. A new key is spread in this state before it
+    /// Serving handoffs that the peer began; a receiver begins none. A new key is distributed in this state before it
     /// becomes active, and an old one stays in it until no peer uses it.
     VerifyOnly,
-    /// Nothing.
+    /// No use.
     Revoked,
 }
 
-/// Why a key cannot be used.
+/// Error of a key lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

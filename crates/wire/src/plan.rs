@@ -1,4 +1,4 @@
-//! Which pages a handoff moves, in which layer groups, and what framing them costs.
+//! Plan of a handoff: its pages by layer group, and the framing overhead.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub struct HandoffPlan {
     layers: Vec<Range<u32>>,
 }
 
-/// Why a plan makes no sense.
+/// Error in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -28,12 +28,12 @@ pub enum PlanError {
     /// A page of no bytes.
     #[error("pages of 0 bytes")]
     EmptyPages,
-    /// The bytes of all pages do not fit a number.
+    /// The sum of all page bytes overflows.
     #[error("the pages have more bytes than can be counted")]
     TooLarge,
 }
 
-/// What the frames of a plan add to its pages, in bytes; see [`HandoffPlan::framing`].
+/// Framing overhead of a plan's pages, in bytes; see [`HandoffPlan::framing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
     /// `Pages` frames.
@@ -157,8 +157,8 @@ impl HandoffPlan {
         Pages::FIXED_BYTES as u64 + layers * self.entry_bytes()
     }
 
-    /// What sending the plan adds to [`Self::payload_bytes`], if each group is sent in as few frames as
-    /// `body_bytes_max` allows. Messages other than `Pages` are not counted.
+    /// Framing overhead beyond [`Self::payload_bytes`], if each group is sent in as few frames as `body_bytes_max`
+    /// allows. Messages other than `Pages` are not counted.
     pub fn framing(&self, body_bytes_max: u32) -> Framing {
         let groups = (0u8..=255).take(self.groups.len());
         let frames = groups.map(|group| self.frames(group, 0..u32::MAX, body_bytes_max).len() as u64).sum();
@@ -171,14 +171,14 @@ impl HandoffPlan {
         }
     }
 
-    /// Bytes of an unpacked page with what is in front of it.
+    /// Bytes of an unpacked page with its entry header.
     fn entry_bytes(&self) -> u64 {
         u64::from(self.page_bytes) + Pages::ENTRY_BYTES as u64
     }
 }
 
 impl Framing {
-    /// All of it, in bytes.
+    /// Sum of all overhead, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.header_bytes + self.digest_bytes + self.range_bytes + self.entry_bytes
     }

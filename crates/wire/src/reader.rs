@@ -1,4 +1,4 @@
-//! Frames out of bytes that arrive in any pieces.
+//! Frame reader over bytes that arrive in pieces of any size.
 
 use crate::header::{FrameError, FrameHeader, FrameKind, Limits};
 
@@ -19,7 +19,7 @@ pub struct FrameReader {
 /// A whole frame whose digest was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// How to read the body.
+    /// Kind of the body.
     pub kind: FrameKind,
     /// The body.
     pub body: &'a [u8],
@@ -94,7 +94,7 @@ impl FrameReader {
         self.body.shrink_to(bytes_max);
     }
 
-    /// Whether part of a frame arrived.
+    /// True if part of a frame arrived and the frame is not complete.
     pub fn is_inside_a_frame(&self) -> bool {
         self.arrived > 0 && self.complete.is_none()
     }

@@ -1,4 +1,4 @@
-//! The end that asks for pages.
+//! State machine of the receiver, the end that requests pages.
 //!
 //! The caller feeds [`Receiver::take_bytes`], drains [`Receiver::poll_event`], and sends [`Receiver::output`].
 //!
@@ -25,7 +25,7 @@ use crate::plan::HandoffPlan;
 use crate::refuse::{Cancel, CancelReason, Refuse};
 use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 
-/// What a receiver is told once.
+/// Settings of a receiver, fixed at connection.
 #[derive(Clone, Debug)]
 pub struct ReceiverSettings {
     /// This process.
@@ -41,7 +41,7 @@ pub struct ReceiverSettings {
     pub stall_limit_ms: u64,
 }
 
-/// What happened, for the caller of a [`Receiver`].
+/// Event for the caller of a [`Receiver`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiverEvent<'a> {
     /// The handshake is done; a handoff can be requested.
@@ -77,7 +77,7 @@ pub enum ReceiverEvent<'a> {
 pub struct Stats {
     /// Rows that the receiver has once the pages are installed.
     pub rows: u32,
-    /// Rows that the sender did not compute for this.
+    /// Rows that the sender reused and did not compute.
     pub reused_rows: u32,
     /// Pages that came.
     pub pages: u64,
@@ -89,15 +89,15 @@ pub struct Stats {
     pub frames: u64,
     /// From the request to the commit.
     pub elapsed_ms: u64,
-    /// Where the sender says its time went.
+    /// Sender-side time by phase, as the sender reports it.
     pub times: SenderTimes,
 }
 
-/// Why a call was refused; nothing has changed, except that [`RequestError::Plan`] ended the connection.
+/// Error of a [`Receiver`] call; nothing has changed, except that [`RequestError::Plan`] ended the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// Not the moment for this.
+    /// The call is not valid in the current state.
     #[error("not possible while {0}")]
     State(&'static str),
     /// The key does not begin handoffs.
@@ -111,7 +111,7 @@ pub enum RequestError {
     Plan(Failure),
 }
 
-/// The end that asks for pages.
+/// State machine of the receiver, the end that requests pages.
 #[derive(Debug)]
 pub struct Receiver {
     settings: ReceiverSettings,
@@ -119,7 +119,7 @@ pub struct Receiver {
     state: State,
     events: VecDeque<ReceiverEvent<'static>>,
     sender: Option<Node>,
-    /// Whose the other end is.
+    /// Node id that the peer's greeting must have; `None` admits any.
     admitted: Option<[u8; 32]>,
     handoff: Option<Handoff>,
     /// The handoff that ended last.
@@ -149,7 +149,7 @@ struct Handoff {
 }
 
 impl State {
-    /// For messages.
+    /// Description for error messages.
     fn name(self) -> &'static str {
         match self {
             Self::Greeting => "greeting",
@@ -301,7 +301,7 @@ impl Receiver {
         taken
     }
 
-    /// What happened next, if anything did.
+    /// The next event, if any.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent<'_>> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -344,7 +344,7 @@ impl Receiver {
         self.link.buffer_bytes()
     }
 
-    /// Fails what is late. To be called from time to time, at least.
+    /// Checks the deadlines, and fails the connection if one passed. To be called periodically.
     pub fn tick(&mut self, now_ms: u64) {
         if let Err(failure) = self.check_deadlines(now_ms) {
             self.fail(failure);
@@ -358,12 +358,12 @@ impl Receiver {
         }
     }
 
-    /// Whether the connection is over: send what is left of the output, and close it.
+    /// True once the connection is over: send the rest of the output, and close it.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
-    /// Whether a handoff can be requested.
+    /// True if a handoff can be requested.
     pub fn is_idle(&self) -> bool {
         self.state == State::Idle
     }
@@ -376,7 +376,7 @@ impl Receiver {
         self.handoff.as_ref().map_or(HandoffId::NONE, |handoff| handoff.request.handoff)
     }
 
-    /// Whether a `Pages` frame lies in the reader.
+    /// True if the reader holds a complete `Pages` frame.
     fn has_pages(&self) -> bool {
         self.state == State::Receiving && self.link.reader.frame().is_some()
     }
@@ -525,7 +525,7 @@ impl Receiver {
         self.handoff = None;
         self.link.reader.release();
         self.link.rest();
-        // Whatever was not seen yet is void, a completion above all.
+        // Events not polled yet are void, above all a completion.
         self.events.clear();
         self.events.push_back(ReceiverEvent::Failed(failure));
     }

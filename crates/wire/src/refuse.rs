@@ -4,7 +4,7 @@ use crate::HandoffId;
 use crate::body::{BodyError, Fields};
 use crate::header::FrameKind;
 
-/// A refusal of the peer's last wish. A refusal of a request leaves the connection usable, any other one ends it.
+/// A refusal. A refused request leaves the connection usable; any other refusal ends it.
 ///
 /// | byte | field          | meaning                                                                |
 /// |------|----------------|------------------------------------------------------------------------|
@@ -22,13 +22,13 @@ pub struct Refuse {
     pub code: RefuseCode,
     /// Number of the component or field meant, from 1; 0 for none.
     pub field: u8,
-    /// When asking again may help; 0 for not known.
+    /// Delay before a retry may help; 0 if not known.
     pub retry_after_ms: u32,
-    /// For people, at most [`Refuse::DETAIL_BYTES_MAX`] bytes.
+    /// Human-readable detail, at most [`Refuse::DETAIL_BYTES_MAX`] bytes.
     pub detail: String,
 }
 
-/// Why something was refused.
+/// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RefuseCode {
@@ -64,7 +64,7 @@ pub enum RefuseCode {
     Stalled = 15,
 }
 
-/// The end of a handoff by the wish of one side; the other side answers with the same frame.
+/// Cancellation of a handoff by one side; the other side answers with the same frame.
 ///
 /// | byte | field   | meaning                       |
 /// |------|---------|-------------------------------|
@@ -74,19 +74,19 @@ pub enum RefuseCode {
 pub struct Cancel {
     /// The handoff.
     pub handoff: HandoffId,
-    /// Why.
+    /// The reason.
     pub reason: CancelReason,
 }
 
-/// Why a handoff was cancelled.
+/// Reason of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum CancelReason {
-    /// Whoever asked for the text is gone.
+    /// The client disconnected.
     ClientGone = 1,
     /// Another source of the pages was faster.
     Superseded = 2,
-    /// The time that the caller allows is over.
+    /// The caller's deadline passed.
     Deadline = 3,
     /// This side is about to end.
     ShuttingDown = 4,

@@ -1,4 +1,4 @@
-//! The end that gives pages.
+//! State machine of the sender, the end that serves pages.
 //!
 //! The caller feeds [`Sender::take_bytes`], drains [`Sender::poll_event`], and sends [`Sender::output`]. It answers each
 //! [`SenderEvent::Request`] by [`Sender::accept`] or [`Sender::refuse`], gives pages that never change again with
@@ -26,7 +26,7 @@ use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 /// While more answers wait to be sent, no more requests are taken.
 const ANSWERS_BYTES_MAX: usize = 16 << 10;
 
-/// What a sender is told once.
+/// Settings of a sender, fixed at connection.
 #[derive(Clone, Debug)]
 pub struct SenderSettings {
     /// This process.
@@ -50,7 +50,7 @@ pub struct SenderSettings {
     pub stall_limit_ms: u64,
 }
 
-/// What happened, for the caller of a [`Sender`].
+/// Event for the caller of a [`Sender`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SenderEvent {
     /// The handshake is done.
@@ -67,20 +67,20 @@ pub enum SenderEvent {
     Failed(Failure),
 }
 
-/// How a request is accepted.
+/// Terms on which a request is accepted.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
     /// Drawn at random for this handoff.
     pub nonce: [u8; 32],
     /// Held pages that were found to be those of the request's tokens; the plan leaves them out.
     pub first_page: u32,
-    /// Rows that need not be computed for this.
+    /// Rows reused and not computed for this handoff.
     pub reused_rows: u32,
     /// The pages to send.
     pub plan: HandoffPlan,
 }
 
-/// The end that gives pages.
+/// State machine of the sender, the end that serves pages.
 #[derive(Debug)]
 pub struct Sender {
     settings: SenderSettings,
@@ -90,7 +90,7 @@ pub struct Sender {
     /// The receiver and the lower of both sides' limits of `Pages` bodies.
     peer: Option<(Node, u32)>,
     handoff: Option<Handoff>,
-    /// Whose the other end is.
+    /// Node id that the peer's greeting must have; `None` admits any.
     admitted: Option<[u8; 32]>,
     /// The handoff that ended last.
     ended: HandoffId,
@@ -115,7 +115,7 @@ struct Handoff {
 }
 
 impl State {
-    /// For messages.
+    /// Description for error messages.
     fn name(self) -> &'static str {
         match self {
             Self::Greeting => "greeting",
@@ -244,7 +244,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Signs what was sent, every page of the plan, and where the time went. Times of sending are true once
+    /// Signs and sends the commit over every page of the plan and `times`. Times of sending are final once
     /// [`Sender::output`] is empty and with the kernel.
     ///
     /// # Errors
@@ -265,8 +265,8 @@ impl Sender {
                 let mac = work.manifest().mac(key, &lane, &times);
                 self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, lane, root, mac }));
                 (self.state, self.link.moved_ms) = (State::Committed, now_ms);
-                // The receiver may be done at the last moment. Its word on that is waited for like any other, or else this
-                // handoff's end would take down the next one on the connection.
+                // The receiver may complete at the last moment, so its acknowledgement gets the usual idle timeout.
+                // Otherwise the expiry of this handoff would end the connection under the next one.
                 let answer_by_ms = now_ms.saturating_add(self.settings.stall_limit_ms);
                 if let Some(handoff) = &mut self.handoff {
                     handoff.expires_at_ms = handoff.expires_at_ms.max(answer_by_ms);
@@ -296,8 +296,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a ping; [`SenderEvent::Pong`] brings `value` back. A sender that computes for long pings, so that the
-    /// receiver does not take it for dead.
+    /// Sends a ping; [`SenderEvent::Pong`] brings `value` back. A sender pings during long computations to keep the
+    /// connection from timing out.
     pub fn ping(&mut self, value: u64) {
         if self.state != State::Closed {
             self.link.ping(value);
@@ -335,13 +335,13 @@ impl Sender {
         taken
     }
 
-    /// What happened next, if anything did.
+    /// The next event, if any.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
     }
 
-    /// Whether [`Sender::send_pages`] takes a frame. A frame may go over the limit once, so that memory is bounded by
-    /// the limit and one frame.
+    /// True if [`Sender::send_pages`] takes a frame. A frame may exceed the backlog limit once, so that memory is
+    /// bounded by the limit and one frame.
     pub fn wants_more(&self) -> bool {
         self.state == State::Sending && self.output().len() <= self.settings.backlog_bytes_max
     }
@@ -367,7 +367,7 @@ impl Sender {
         self.link.buffer_bytes()
     }
 
-    /// Fails what is late. To be called from time to time, at least.
+    /// Checks the deadlines, and fails the connection if one passed. To be called periodically.
     pub fn tick(&mut self, now_ms: u64) {
         if let Err(failure) = self.check_deadlines(now_ms) {
             self.fail(failure);
@@ -381,7 +381,7 @@ impl Sender {
         }
     }
 
-    /// Whether the connection is over: send what is left of the output, and close it.
+    /// True once the connection is over: send the rest of the output, and close it.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
@@ -391,7 +391,7 @@ impl Sender {
         self.peer.as_ref().map_or(0, |(_, max)| *max)
     }
 
-    /// What was sent of the handoff under way; nothing, if there is none.
+    /// Amounts sent of the handoff under way; zeros if there is none.
     pub fn sent(&self) -> Sent {
         let sent =
             |handoff: &Handoff| handoff.work.as_ref().map(|work| work.sent(crate::rows_of(&handoff.request.tokens)));

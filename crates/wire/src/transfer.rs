@@ -6,7 +6,7 @@ use crate::codec::Codecs;
 use crate::header::FrameKind;
 use crate::manifest::LaneBinding;
 
-/// The receiver's wish: the rows of these tokens, but for the pages it holds.
+/// The receiver's request: the rows of these tokens, except for the pages that it holds.
 ///
 /// | byte | field         | meaning                                                                   |
 /// |------|---------------|---------------------------------------------------------------------------|
@@ -39,14 +39,15 @@ pub struct Request {
     pub codecs: Codecs,
     /// Larger is sooner.
     pub priority: u8,
-    /// Names the part of the receiver's requests that may use what the sender computes for this one. It is opaque: the sender
-    /// takes it together with the receiver's identity, so that nobody can name a part of somebody else's.
+    /// Sharing scope among the receiver's requests: only requests of the same realm reuse what the sender computes for
+    /// this one. Opaque; the sender combines it with the receiver's identity, so that no node can name another node's
+    /// realm.
     pub realm: [u8; 32],
     /// The tokens of the rows to have, without the boundary token.
     pub tokens: Vec<u32>,
 }
 
-/// The sender's promise.
+/// The sender's acceptance: nonce and amounts of the handoff.
 ///
 /// | byte | field         | meaning                                                             |
 /// |------|---------------|---------------------------------------------------------------------|
@@ -106,11 +107,11 @@ pub struct Pages<'a> {
     pub first_page: u32,
     /// Pages in range.
     pub page_count: u32,
-    /// The entries, as bytes: what they are depends on the plan.
+    /// The entries as raw bytes; the plan gives their layers and pages.
     pub entries: &'a [u8],
 }
 
-/// How far the sender is.
+/// Progress of the sender's computation.
 ///
 /// | byte | field      | meaning                     |
 /// |------|------------|-----------------------------|
@@ -127,7 +128,7 @@ pub struct Progress {
     pub rows_total: u32,
 }
 
-/// The sender's last word: all pages are sent, and these are they.
+/// The sender's commit: counts, manifest root and MAC over all pages sent.
 ///
 /// | byte | field        | meaning                                              |
 /// |------|--------------|------------------------------------------------------|
@@ -146,7 +147,7 @@ pub struct Commit {
     pub frames: u64,
     /// Bytes of their pages, as stored in the frames.
     pub stored_bytes: u64,
-    /// Where the sender's time went.
+    /// Sender-side time by phase: queue, compute, pack, send.
     pub times: SenderTimes,
     /// The connection over which it is sent.
     pub lane: LaneBinding,
@@ -156,8 +157,8 @@ pub struct Commit {
     pub mac: blake3::Hash,
 }
 
-/// Where a sender's time went, in microseconds. Computing and sending overlap. A kernel tells of its sending in ticks of
-/// some milliseconds, so that a short `send_busy_us` says little.
+/// Sender-side time by phase, in microseconds. Computing and sending overlap. A kernel reports its sending in ticks of
+/// some milliseconds, so that a short `send_busy_us` is imprecise.
 ///
 /// | byte | field        | meaning                                                                             |
 /// |------|--------------|-------------------------------------------------------------------------------------|
@@ -174,14 +175,14 @@ pub struct SenderTimes {
     pub compute_us: u64,
     /// Making frames of pages: packing, copying, digests.
     pub pack_us: u64,
-    /// The part of `send_wall_us` in which the kernel was sending; [`SenderTimes::NOT_TOLD`] if it does not tell.
+    /// The part of `send_wall_us` in which the kernel was sending; [`SenderTimes::NOT_TOLD`] if not reported.
     pub send_busy_us: u64,
     /// From the first page's hand-over to the kernel to that of the last page's end.
     pub send_wall_us: u64,
 }
 
 impl SenderTimes {
-    /// In `send_busy_us`: the kernel does not tell.
+    /// Value of `send_busy_us` if the kernel does not report it.
     pub const NOT_TOLD: u64 = u64::MAX;
 
     pub(crate) fn to_bytes(self) -> [u8; 40] {

@@ -18,7 +18,7 @@ fn recorded(seed: u64) -> (Scene, Vec<u8>) {
     (scene, stream)
 }
 
-/// What a receiver makes of `stream`, if the connection ends behind it.
+/// Events of a receiver that reads `stream` and then the end of the connection.
 fn replay(scene: &Scene, settings: ReceiverSettings, stream: &[u8], seed: u64) -> Seen {
     let mut receiver = Receiver::connect(settings, 0);
     let mut seen = Seen::default();
@@ -200,7 +200,7 @@ fn a_manifest_that_is_relayed_over_another_lane_is_refused_by_name_and_under_the
     let other = LaneBinding([0x1B; 32]);
     let settings = || ReceiverSettings { lane: other, ..receiver_settings(&scene) };
     assert_eq!(assert_refused(&replay(&scene, settings(), &stream, 5), "relayed"), Failure::OtherLane);
-    // Whoever relays it knows both lanes, and not the key.
+    // A relay knows both lanes, but not the key.
     let mut frames = frames(&stream);
     let commit = frames.iter_mut().find(|frame| kind(frame) == FrameKind::Commit).unwrap();
     let mut body = commit[24..commit.len() - 32].to_vec();

@@ -8,14 +8,14 @@ use muser_wire::{
 };
 
 pub const KEY_ID: u32 = 4;
-/// What every sender says of its time.
+/// Times in every sender's commit.
 pub const TIMES: SenderTimes =
     SenderTimes { queue_us: 1, compute_us: 20_000, pack_us: 300, send_busy_us: 4000, send_wall_us: 50_000 };
 /// The connection of both ends.
 pub const LANE: LaneBinding = LaneBinding([0x1A; 32]);
 pub type PageBytes = BTreeMap<(u16, u32), Vec<u8>>;
 
-/// What one handoff moves.
+/// Inputs of one handoff.
 pub struct Scene {
     pub request: Request,
     pub plan: HandoffPlan,
@@ -24,7 +24,7 @@ pub struct Scene {
     pub body_bytes_max: u32,
 }
 
-/// What a receiver's caller saw.
+/// Events that a receiver's caller saw.
 #[derive(Debug, Default, PartialEq)]
 pub struct Seen {
     pub ready: Option<HelloAck>,
