@@ -1,4 +1,5 @@
-//! One try to bring a prompt's pages from one producer: what is collected aside, what went wrong on the way, and how it ended.
+//! One handoff attempt with one producer: the pages staged aside, the faults that may excuse a failure, and the
+//! outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +13,26 @@ use crate::coverage::{Mark, mark_of_failure, mark_of_refusal};
 use crate::turn::Origin;
 use crate::violation::Violation;
 
-/// A prompt that somebody waits for.
+/// A prompt that a client waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) id: u32,
     pub(crate) tokens: Vec<u32>,
-    /// Producers that were asked.
+    /// Producers already asked.
     pub(crate) tried: BTreeSet<usize>,
-    /// The only producer to ask, as often as it takes.
+    /// The only producer to ask, repeatedly until an attempt completes; `None` for any.
     pub(crate) only: Option<usize>,
-    /// When the client leaves, if it does.
+    /// Time at which the client leaves; `None` if it stays.
     pub(crate) gone_at_ms: Option<u64>,
-    /// Its number, and its secret.
+    /// Realm of the job: its number and its secret.
     pub(crate) realm: (u32, Realm),
 }
 
-/// A handoff as its receiver's caller sees it.
+/// State of one handoff on the decoder's side, above the receiver state machine.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) job: Job,
-    /// Once the lane is ready.
+    /// The request; `None` until the lane is ready.
     pub(crate) asked: Option<Asked>,
     pub(crate) excuses: BTreeSet<Excuse>,
 }
@@ -41,43 +42,43 @@ pub(crate) struct Attempt {
 pub(crate) struct Asked {
     pub(crate) request: Request,
     pub(crate) plan: HandoffPlan,
-    /// By the decoder's ledger.
+    /// Time of the request on the decoder's ledger clock, in ms since 1970.
     pub(crate) asked_unix_ms: u64,
-    /// When it is over at the latest.
+    /// Deadline of the handoff.
     pub(crate) due_ms: u64,
-    /// What was accepted, and when the ledger's disk is done with it.
+    /// The sender's accept message, and the time at which the ledger's disk has written its entry.
     pub(crate) accepted: Option<(Accept, u64)>,
     pub(crate) recorded: bool,
     pub(crate) cancelled: bool,
     pub(crate) pages: BTreeMap<(u16, u32), Vec<u8>>,
-    /// Everything came, and trust is to be asked.
+    /// Statistics of a handoff whose pages all arrived; the trust check is still pending.
     pub(crate) complete: Option<Stats>,
-    /// Where trust changes.
+    /// Origin of the pages; set only in worlds where trust changes.
     pub(crate) origin: Option<Origin>,
 }
 
-/// Why an attempt may fail.
+/// Fault that excuses a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Excuse {
-    /// A bit flipped, or a length is too large: the checks of a frame tell.
+    /// A flipped bit or an excessive length, which the checks of a frame detect.
     Detected,
-    /// Bytes were lost, changed, late or put in.
+    /// Bytes were lost, changed, delayed or inserted.
     Network,
     /// An end was killed, restarted or frozen.
     Process,
-    /// The decoder's ledger or its disk.
+    /// The decoder's ledger or its disk failed.
     Ledger,
     /// Keys changed, or one side does not know them yet.
     Keys,
-    /// The producer has as much to do as it may.
+    /// The producer is at its limit of concurrent handoffs.
     Busy,
-    /// The decoder named other pages as held.
+    /// The decoder claimed to hold pages of other tokens.
     Claim,
     /// The models differ.
     Identity,
     /// The keys have the same ids and other bytes.
     KeyBytes,
-    /// The time for it was very short.
+    /// The expiry of the request was very short.
     Expiry,
     /// The client left.
     Client,
@@ -87,34 +88,34 @@ pub(crate) enum Excuse {
     Install,
     /// The nonce was drawn before.
     Nonce,
-    /// There is no sender but a recording of one.
+    /// A recording of a session takes the sender's place.
     Recording,
     /// The producer lost its trust.
     Trust,
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Complete,
     Refused(Refuse),
     Cancelled(Cancel),
     Failed(Failure),
-    /// The ledger did not let it in.
+    /// The ledger refused the entry.
     Ledger(LedgerRefusal),
     /// The producer, or the key, is not trusted.
     Untrusted,
-    /// It could not be requested.
+    /// The receiver refused to send the request.
     NotAsked(RequestError),
-    /// The producer would send other pages.
+    /// The accept message has another first page than requested.
     OtherPages,
-    /// Nobody listens.
+    /// No process listens at the producer's address.
     Unreachable,
-    /// The decoder let go of the lane, or ended.
+    /// The decoder closed the lane or ended.
     Dropped,
 }
 
-/// Why the ledger did not let a handoff in.
+/// Reason for which the ledger refused an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LedgerRefusal {
     Absent,
@@ -130,12 +131,12 @@ impl Attempt {
         Self { job, asked: None, excuses: BTreeSet::new() }
     }
 
-    /// Whether the ledger's disk is waited for.
+    /// True while the accepted handoff waits for its ledger entry to be written.
     pub(crate) fn awaits_ledger(&self) -> bool {
         self.asked.as_ref().is_some_and(|asked| asked.accepted.is_some() && !asked.recorded)
     }
 
-    /// Takes a page aside.
+    /// Stages a page of the plan; a page before the ledger entry or outside the plan is a violation.
     pub(crate) fn take_page(&mut self, (layer, page): (u16, u32), bytes: &[u8]) -> Result<(), Violation> {
         let Some(asked) = &mut self.asked else { return Err(Violation::PageNotDue { layer, page }) };
         if !asked.recorded {
@@ -148,7 +149,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// Checks that the pages aside are all that were planned, and what the producer sent: right, unless it `lies`.
+    /// Checks that exactly the planned pages are staged, with the right bytes, or with the wrong ones if the producer
+    /// `lies`.
     pub(crate) fn check_whole(&self, lies: bool, context: &Context) -> Result<(), Violation> {
         let Some(asked) = &self.asked else { return Err(Violation::PageCount { got: 0, want: 0 }) };
         let (got, want) = (asked.pages.len() as u64, asked.plan.page_count());
@@ -171,7 +173,7 @@ impl End {
         let mark = match self {
             Self::Complete => Some(Mark::Completed),
             Self::Refused(refuse) => mark_of_refusal(refuse.code),
-            // Told apart by who cancelled, where that is known.
+            // `Decoder` marks these with the side that cancelled, where that is known.
             Self::Cancelled(_) | Self::NotAsked(_) | Self::OtherPages => None,
             Self::Untrusted => Some(Mark::Untrusted),
             Self::Failed(failure) => mark_of_failure(failure),
@@ -189,14 +191,14 @@ impl End {
         mark.into_iter().for_each(|mark| context.mark(mark));
     }
 
-    /// Whether the producer is left alone for a while.
+    /// True if the outcome puts the producer into back-off.
     pub(crate) fn blames_the_producer(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Failed(_) | Self::Unreachable | Self::OtherPages | Self::Untrusted)
     }
 
-    /// Whether this is how an attempt with these excuses may end. With a single excuse there is one right name for it.
+    /// Checks that an attempt with these excuses may have this outcome. A single excuse determines the kind of outcome.
     pub(crate) fn check(&self, excuses: &BTreeSet<Excuse>) -> Result<(), &'static str> {
-        // A recording is of another lane, even for whoever draws the same numbers again.
+        // A recording is bound to another lane, so that even a repeated nonce does not make it valid.
         let never_completes = [Excuse::Identity, Excuse::KeyBytes, Excuse::Claim, Excuse::Install, Excuse::Recording];
         if matches!(self, Self::Complete) {
             let broken = never_completes.iter().any(|excuse| excuses.contains(excuse));
@@ -207,7 +209,7 @@ impl End {
         let refused = |codes: &[RefuseCode]| matches!(self, Self::Refused(refuse) if codes.contains(&refuse.code));
         let told = |wanted| matches!(self, Self::Failed(Failure::RefusedByPeer(refuse)) if refuse.code == wanted);
         let is_right = match excuse {
-            // Whichever end reads it says so, if the other one still hears.
+            // The end that reads the frame refuses it; the other end sees the refusal if its direction still works.
             Excuse::Detected => {
                 matches!(self, Self::Failed(Failure::Frame(_) | Failure::Ended(_)))
                     || refused(&[RefuseCode::Protocol])

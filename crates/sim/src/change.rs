@@ -10,50 +10,50 @@ use crate::coverage::Mark;
 use crate::decoder::Decoder;
 use crate::world::World;
 
-/// Keys that every producer knows, and decoders come to use when one is rotated away.
+/// Ids of keys that every producer has; a decoder takes the next one when its active key is rotated.
 pub(crate) const SPARE_KEYS: std::ops::Range<u32> = 20..26;
 
-/// What changes.
+/// Change of trust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The producer is put on the deny-list.
     Revoke,
-    /// Another process quarantines it.
+    /// Another process quarantines the producer.
     Quarantine,
-    /// Its certificate ends.
+    /// The producer's certificate expires.
     EndCertificate,
     /// The decoder's MAC key is revoked, and another one becomes active.
     RotateKey,
-    /// The secret of the decoder's realms is drawn anew.
+    /// The secret of the decoder's realm is replaced.
     NewRealm,
-    /// An order to forget what the producer sent.
+    /// The decoder is ordered to drop the producer's pages.
     TakeBack,
-    /// An order to forget everything.
+    /// The decoder is ordered to drop all pages.
     ForgetAll,
     /// The producer sends wrong pages from now on.
     Lie,
 }
 
-/// Where a handoff is.
+/// Step of a handoff at which an [`Armed`] change fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Its lane is opened.
+    /// The lane was opened.
     Connected,
-    /// It was asked for.
+    /// The request was sent.
     Asked,
-    /// It is on record.
+    /// The ledger entry was written.
     Recorded,
-    /// A page came.
+    /// A page arrived.
     Page,
-    /// Everything came, and trust was not asked yet.
+    /// All pages arrived; trust is not checked yet.
     Complete,
-    /// Trust was asked, and the pages wait for the engine.
+    /// Trust was checked, and the pages wait for the engine.
     Arrived,
-    /// Lists were read for the engine's turn.
+    /// The lists were read again for the engine's admission.
     Renewed,
     /// The request runs.
     Running,
-    /// Its pages are kept for others.
+    /// The pages are kept for other requests.
     Kept,
 }
 
@@ -132,7 +132,7 @@ impl Armed {
 }
 
 impl Decoder {
-    /// A handoff with `producer` is at a step. A change that waited for it comes before anything else happens.
+    /// Reports that a handoff with `producer` is at a step. A change armed for it fires before anything else happens.
     pub(crate) fn reach(&mut self, step: Step, producer: usize) {
         let waits = |armed: &Armed| armed.step == step && armed.producer == producer;
         if let Some(place) = self.armed.iter().position(waits) {
@@ -140,7 +140,7 @@ impl Decoder {
         }
     }
 
-    /// Takes back what was sent by a node, or everything, as the engine does.
+    /// Drops the pages that depend on a node, or all pages, as the engine does.
     pub(crate) fn forget(&mut self, node: Option<NodeId>, context: &Context) {
         self.trust.order(node);
         match node {
@@ -151,7 +151,7 @@ impl Decoder {
 }
 
 impl World {
-    /// Lets the changes happen that a decoder's handoffs came to.
+    /// Applies the changes that a decoder's handoffs have triggered.
     pub(crate) fn fire(&mut self, index: usize) {
         for armed in std::mem::take(&mut self.decoders[index].fired) {
             let Armed { change, step, producer } = armed;

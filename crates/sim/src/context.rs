@@ -1,4 +1,4 @@
-//! What every part of a world shares: the moment, the dice, the model, the counts and the story so far.
+//! State shared by every part of a world: clock, random numbers, model shape, event counts and the story.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use muser_cluster::ledger::LedgerEntry;
 use crate::coverage::{Coverage, Mark};
 use crate::shape::Shape;
 
-/// Milliseconds between two looks at the time, by either end.
+/// Interval of an end's timer.
 pub(crate) const TICK_MS: u64 = 50;
-/// The most that time advances at once.
+/// Largest step of the world's clock.
 pub(crate) const STEP_MS_MAX: u64 = 12;
 
 /// Shared by all parts of a world.
 pub(crate) struct Context {
     pub(crate) now_ms: u64,
     pub(crate) random: fastrand::Rng,
-    /// Of worlds in which trust changes, for everything about it, so that it changes no other story.
+    /// Random numbers for everything about trust, apart from `random` so that the stories of other seeds stay the same.
     pub(crate) trust_random: fastrand::Rng,
     pub(crate) trust_changes: bool,
     /// Nodes that ever sent wrong pages.
@@ -34,7 +34,7 @@ pub(crate) struct Context {
 pub(crate) type AcceptedHandoffs = BTreeMap<(usize, u32, [u8; 32]), LedgerEntry>;
 
 impl Context {
-    /// Tells what happened, if anybody listens.
+    /// Adds a line to the story, if one is kept.
     pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
         let now_ms = self.now_ms;
         if let Some(story) = &mut self.story {

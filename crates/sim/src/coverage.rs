@@ -1,4 +1,4 @@
-//! What happened in the worlds that were played, counted, so that a check that never had anything to check is noticed.
+//! Counts of the events in played worlds, which show a check that never had anything to check.
 
 use muser_wire::{Failure, RefuseCode};
 
@@ -169,7 +169,7 @@ marks! {
     RecoveredPeerUsed,
 }
 
-/// How often each mark was met.
+/// Count of each mark, by its index in [`Mark::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage(Vec<u64>);
 
@@ -180,7 +180,7 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Times that `mark` was met.
+    /// Number of times that `mark` occurred.
     pub fn of(&self, mark: Mark) -> u64 {
         self.0[mark as usize]
     }
@@ -190,7 +190,7 @@ impl Coverage {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, count)| *sum += count);
     }
 
-    /// The marks that were met less often than `least` times.
+    /// The marks that occurred fewer than `least` times, with their counts.
     pub fn below(&self, least: u64) -> Vec<(Mark, u64)> {
         Mark::ALL.iter().map(|mark| (*mark, self.of(*mark))).filter(|(_, count)| *count < least).collect()
     }

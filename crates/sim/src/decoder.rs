@@ -1,5 +1,5 @@
-//! The end that asks, as its real caller behaves: a request is sent, the ledger has it before a page is taken, pages lie
-//! aside, and become visible at once or never. Whatever fails, the prompt is computed here.
+//! The decoder, driven as by its real caller: it sends a request, enters the accepted handoff in the ledger before it
+//! takes a page, stages the pages, and publishes all of them or none. If anything fails, it computes the prompt itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -23,11 +23,11 @@ use crate::trust::{Arrival, Trust};
 use crate::turn::Brought;
 use crate::violation::Violation;
 
-/// The most time for a handoff; twice what the slowest one takes, at least, if it is not made short.
+/// Expiry of a handoff, ms; at least twice what the slowest one takes, unless it is shortened on purpose.
 pub(crate) const EXPIRES_IN_MS: u32 = 4000;
-/// A producer that failed is left alone for so long, then for twice as long, and so on.
+/// Back-off of a producer that failed, ms: the first one, doubled at each failure, up to the second value.
 const BACK_OFF_MS: (u64, u64) = (40, 640);
-/// What to do when a producer does not help.
+/// Fallback of a job whose producer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fallback {
     Local,
@@ -35,7 +35,7 @@ pub(crate) enum Fallback {
     Fail,
 }
 
-/// A process that answers prompts.
+/// A simulated decoder process.
 pub(crate) struct Decoder {
     pub(crate) index: usize,
     pub(crate) node: Node,
@@ -43,22 +43,22 @@ pub(crate) struct Decoder {
     pub(crate) disk: Disk,
     pub(crate) ledger: Option<Ledger<Disk>>,
     pub(crate) ledger_entries_max: usize,
-    /// Time of its opening, by the world's clock.
+    /// Time at which the ledger was opened, on the world's clock.
     pub(crate) ledger_opened_ms: u64,
-    /// A write of its ledger failed, or there is none.
+    /// A write of the ledger failed, or there is no ledger.
     pub(crate) is_ledger_spoilt: bool,
-    /// Handoffs whose record failed: they may be on the disk, and are refused from then on.
+    /// Key id and nonce of entries whose write failed: they may be on the disk, so they may be refused as replays.
     pub(crate) doubted: BTreeSet<(u32, [u8; 32])>,
-    /// The ledger was told to forget what expires up to then, and has done so up to the second one.
+    /// Expiry times up to which the ledger was told to drop entries, and up to which it is known to have done so.
     pub(crate) forgotten_unix_ms: (u64, u64),
-    /// By the identity that the names of a realm's pages start from.
+    /// Page stores by realm identity, the digest from which the names of a realm's pages start.
     pub(crate) stores: BTreeMap<[u8; 32], Store>,
-    /// That of new jobs: its number, and its secret.
+    /// Realm of new jobs: its number and its secret.
     pub(crate) realm: (u32, Realm),
     pub(crate) trust: Trust,
     pub(crate) brought: Vec<Brought>,
     pub(crate) next_arrival: Arrival,
-    /// Changes that wait for a step, and those whose step has come.
+    /// Changes that wait for their step; `fired` holds those whose step was reached.
     pub(crate) armed: Vec<Armed>,
     pub(crate) fired: Vec<Armed>,
     pub(crate) spare_keys: Range<u32>,
@@ -68,7 +68,7 @@ pub(crate) struct Decoder {
     pub(crate) fallback: Fallback,
     pub(crate) frozen_until_ms: u64,
     pub(crate) clock_back_ms: u64,
-    /// Where nonces come from, and an earlier state of it.
+    /// Generator of nonces; `nonces_before` is its state at the start, which faults restore.
     pub(crate) nonces: fastrand::Rng,
     pub(crate) nonces_before: fastrand::Rng,
     drawn: BTreeSet<[u8; 32]>,
@@ -76,27 +76,27 @@ pub(crate) struct Decoder {
     pub(crate) last_end: String,
 }
 
-/// What a decoder knows of a producer.
+/// Back-off state of one producer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
     failures: u32,
     rests_until_ms: u64,
 }
 
-/// Where a job goes.
+/// Route of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// To a lane that is idle, by its place.
+    /// Index of an idle lane.
     Lane(usize),
-    /// To a new lane to a producer.
+    /// Index of a producer, to which a new lane is opened.
     Connect(usize),
-    /// It waits.
+    /// No lane is free yet.
     Wait,
     /// No producer is left.
     Fallback,
 }
 
-/// What a state machine told, without borrowing from it.
+/// Owned form of a [`ReceiverEvent`], reduced to what the decoder reacts to.
 enum Heard {
     Ready,
     Accepted(Accept),
@@ -147,7 +147,7 @@ impl Decoder {
         self.frozen_until_ms = self.frozen_until_ms.min(now_ms);
     }
 
-    /// Where a job goes now.
+    /// Chooses the route of a job.
     pub(crate) fn choose(&self, job: &Job, lanes: &[Lane], context: &mut Context) -> Choice {
         let mut producers: Vec<usize> = match job.only {
             Some(only) => vec![only],
@@ -190,7 +190,7 @@ impl Decoder {
         ReceiverEnd { machine, attempt: Some(attempt), moved_ms: context.now_ms, tick_at_ms: context.now_ms }
     }
 
-    /// Lets the receiver of a lane go on.
+    /// Drives the receiver of a lane: reads, checks deadlines, writes.
     pub(crate) fn drive(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
         if let Some(stats) = attempt.and_then(|attempt| attempt.asked.as_mut()?.complete.take()) {
@@ -202,7 +202,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The first handoff that this decoder ever asked for.
+    /// Id of the first handoff that this decoder requested.
     pub(crate) fn first_handoff(&self) -> HandoffId {
         let mut nonces = self.nonces_before.clone();
         HandoffId(std::array::from_fn(|_| nonces.u8(..)))
@@ -259,7 +259,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Ends the attempt of a lane, if there is one: checks how it ended, and sees to the job.
+    /// Ends the attempt of a lane, if there is one: checks its outcome and requeues or answers the job.
     pub(crate) fn end(&mut self, lane: &mut Lane, end: End, context: &mut Context) -> Result<(), Violation> {
         let Some(attempt) = lane.receiver.as_mut().and_then(|end| end.attempt.take()) else { return Ok(()) };
         let excuses: BTreeSet<Excuse> = attempt.excuses.union(&lane.excuses).copied().collect();
@@ -267,7 +267,7 @@ impl Decoder {
         self.finish(attempt, lane.producer, (end, excuses), context)
     }
 
-    /// Sees to a job whose attempt with `producer` ended.
+    /// Checks the outcome of an attempt with `producer` and requeues or answers its job.
     pub(crate) fn finish(
         &mut self,
         attempt: Attempt,
@@ -327,12 +327,12 @@ impl Decoder {
         self.stores.entry(job.realm.1.identity(&MODEL)).or_default()
     }
 
-    /// A producer helped.
+    /// Resets the back-off of a producer that completed a handoff.
     pub(crate) fn worked(&mut self, producer: usize) {
         self.peers[producer] = Peer::default();
     }
 
-    /// Whether a lane is one of this decoder's.
+    /// True if a lane is open and belongs to this decoder.
     pub(crate) fn has(&self, lane: &Lane) -> bool {
         lane.decoder == self.index && lane.receiver.is_some()
     }
@@ -418,7 +418,7 @@ impl Decoder {
         }
     }
 
-    /// The next thing that the machine tells. Pages are laid aside on the way.
+    /// The next event of the receiver other than a page; pages are staged on the way.
     fn hear(&mut self, lane: &mut Lane, context: &mut Context) -> Result<Option<Heard>, Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(None) };
         loop {
@@ -495,14 +495,14 @@ impl Decoder {
         }
     }
 
-    /// Closes this end. The machine's last word is sent if there is room for it.
+    /// Closes this end, after sending the receiver's remaining output as far as the pipe has room.
     pub(crate) fn close(&self, lane: &mut Lane, context: &mut Context) {
         lane.carry_to_sender(context);
         lane.receiver = None;
         lane.to_sender.finish();
     }
 
-    /// Everything came: makes it visible and says so, unless it cannot be installed.
+    /// Publishes the pages of a complete handoff and acknowledges it, unless the installation fails.
     fn complete(&mut self, stats: &Stats, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Err(Violation::PageCount { got: stats.pages, want: 0 }) };
@@ -554,7 +554,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Runs the timers: tick, client departure, ledger write.
     fn keep_time(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         if end.tick_at_ms <= context.now_ms {

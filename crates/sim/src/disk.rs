@@ -1,4 +1,4 @@
-//! The ledger's storage in a world: it loses what was not synced, sector by sector, and fails when it is told to.
+//! Simulated storage of the ledger: a power loss drops unsynced bytes sector by sector, and operations fail on demand.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) struct DiskFault {
     pub(crate) how: u32,
 }
 
-/// What a disk is asked to do.
+/// Kind of a disk operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -38,26 +38,26 @@ pub(crate) enum Operation {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What a process reads.
+    /// Contents as a process reads them.
     visible: Vec<u8>,
-    /// What a power loss leaves for certain.
+    /// Contents that survive a power loss.
     durable: Vec<u8>,
     /// Sectors that differ between the two and will be written by the next sync.
     dirty: BTreeSet<usize>,
-    /// What a power loss may leave instead, since the new name of the file is not durable.
+    /// Contents before a replacement whose rename is not durable: a power loss may bring them back.
     replaced: Option<Vec<u8>>,
     fault: Option<DiskFault>,
-    /// Times that the whole of it will not find room, either.
+    /// Number of replacements that will fail for lack of space.
     full_for: u32,
     has_lied: bool,
     /// The power fails during the operation that just failed.
     is_power_failing: bool,
-    /// What happened since somebody asked.
+    /// Marks since the last [`Disk::take_marks`].
     marks: Vec<Mark>,
 }
 
 impl Disk {
-    /// The storage of a process that begins: as a folder that is opened, it is synced, so that its file keeps its name.
+    /// Opens the storage for a new process. Opening syncs the folder, which makes a pending rename durable.
     pub(crate) fn open(&self) -> Self {
         self.lock().replaced = None;
         self.clone()
@@ -74,20 +74,20 @@ impl Disk {
         (inner.fault, inner.full_for) = (None, 0);
     }
 
-    /// Whether it ever took bytes for clean that it had not written.
+    /// True if a failed sync ever dropped dirty sectors as clean.
     pub(crate) fn has_lied(&self) -> bool {
         self.lock().has_lied
     }
 
-    /// Whether `bytes` are somewhere in what survives a power loss.
+    /// True if `bytes` occur in every state that a power loss can leave.
     pub(crate) fn has_durably(&self, bytes: &[u8]) -> bool {
         let inner = self.lock();
         let has = |durable: &Vec<u8>| durable.windows(bytes.len()).any(|window| window == bytes);
         has(&inner.durable) && inner.replaced.as_ref().is_none_or(has)
     }
 
-    /// Takes the power away: of what was not synced, any sectors and any part of the length are there afterwards. Says
-    /// whether anything was lost.
+    /// Simulates a power loss: any unsynced sectors and any part of an unsynced length survive. True if anything was
+    /// lost.
     pub(crate) fn lose_power(&self, random: &mut fastrand::Rng) -> bool {
         let mut inner = self.lock();
         let (old, new) = (inner.durable.len(), inner.visible.len());
@@ -110,24 +110,24 @@ impl Disk {
         lost
     }
 
-    /// Whether the power fails, as it did during the last operation; once.
+    /// True once after an operation during which the power failed.
     pub(crate) fn take_power_failure(&self) -> bool {
         std::mem::take(&mut self.lock().is_power_failing)
     }
 
-    /// What happened since the last call.
+    /// Marks since the last call.
     pub(crate) fn take_marks(&self) -> Vec<Mark> {
         std::mem::take(&mut self.lock().marks)
     }
 
-    /// No code panics while it holds the lock.
+    /// Locks the state. Poisoning is ignored, because no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Counts an operation; a number if it is to fail.
+    /// Counts an operation; the [`DiskFault::how`] of the fault if it is to fail.
     fn fails(&mut self, operation: Operation) -> Option<u32> {
         let fault = self.fault.as_mut().filter(|fault| fault.operation.is_none_or(|only| only == operation))?;
         if fault.after > 0 {
@@ -143,7 +143,7 @@ impl Inner {
         self.touch(start);
     }
 
-    /// Everything from `start` on is to be written.
+    /// Marks every sector from byte `start` on as dirty.
     fn touch(&mut self, start: usize) {
         self.dirty.extend(start / SECTOR_BYTES..self.visible.len().div_ceil(SECTOR_BYTES));
     }
@@ -189,7 +189,7 @@ impl LedgerStorage for Disk {
                 return Err(failed());
             }
             Some(how) if how % 2 == 0 => {
-                // As some kernels do: the bytes stay readable, are taken for clean, and are never written.
+                // As in some kernels, the bytes stay readable, are marked clean, and are never written.
                 inner.dirty.clear();
                 inner.has_lied = true;
                 inner.marks.push(Mark::DiskSyncForgot);
@@ -234,7 +234,7 @@ impl LedgerStorage for Disk {
         let old = std::mem::replace(&mut inner.durable, bytes.to_vec());
         inner.visible = bytes.to_vec();
         inner.dirty.clear();
-        // What an earlier failure left unsure is as unsure as this.
+        // The contents before the first replacement that is not durable stay possible.
         inner.replaced = fails.map(|_| inner.replaced.take().unwrap_or(old));
         if fails.is_some() { Err(ReplaceError::Unknown(failed())) } else { Ok(()) }
     }

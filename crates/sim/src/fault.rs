@@ -1,4 +1,4 @@
-//! What goes wrong with frames on their way: where it strikes, and what it does.
+//! Faults of frames in transit: the frame that each one strikes, and its effect.
 
 use muser_wire::{FrameKind, Limits};
 
@@ -14,55 +14,55 @@ pub(crate) enum Direction {
     ToReceiver,
 }
 
-/// Something that strikes once, at a frame.
+/// A fault that strikes one frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
-    /// Which kind of frame, or any.
+    /// Frame kind to strike; `None` for any.
     kind: Option<FrameKind>,
-    /// Frames of that kind that are let through before.
+    /// Matching frames to let through before.
     skip: u32,
     pub(crate) what: What,
 }
 
-/// What is done to the frame.
+/// Effect of a fault on the frame.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     /// The connection breaks.
     Cut(Place),
-    /// From there on bytes vanish, in this direction or in both.
+    /// From there on bytes are dropped silently, in this direction or in both.
     HalfOpen(Place, Ways),
-    /// A bit flips, and the checks tell.
+    /// A bit flips, and the checksums no longer match.
     Flip(Place),
-    /// A bit flips, and the checks are right.
+    /// A bit flips, and the checksums are recomputed to match.
     Forge(Place),
     Repeat,
-    /// It comes again, and of pages with the number that is due.
+    /// The frame is sent twice; the copy of a `Pages` frame has the sequence number that is due.
     RepeatRenumbered,
-    /// Pages come without any, but with the right number.
+    /// A `Pages` frame has no pages but the right sequence number.
     Empty,
     Drop,
-    /// It comes behind the next one.
+    /// The frame is swapped with the next one.
     Exchange,
-    /// It comes so many milliseconds later, and everything behind it.
+    /// The frame and everything behind it are delayed, ms.
     Late(u64),
-    /// Something else comes in front of it.
+    /// Other bytes are inserted in front of the frame.
     Insert(Inserted),
 }
 
-/// Directions in which bytes vanish.
+/// Directions in which bytes are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ways {
     One,
     Both,
 }
 
-/// What comes in front of a frame.
+/// Bytes inserted in front of a frame.
 #[derive(Clone, Debug)]
 pub(crate) enum Inserted {
     Pings(u32),
     LengthTooLarge,
     Noise,
-    /// Any kind of frame with any body.
+    /// A well-formed frame of random kind and body.
     Strange,
     /// A frame of another handoff in the same direction.
     OfAnotherHandoff,
@@ -91,7 +91,7 @@ impl Fault {
         Self { kind, skip, what: What::random(random) }
     }
 
-    /// Whether it strikes at a frame of `kind`.
+    /// True if the fault strikes a frame of `kind`; counts down [`Self::skip`] otherwise.
     pub(crate) fn strikes(&mut self, kind: FrameKind) -> bool {
         if self.kind.is_some_and(|wanted| wanted != kind) {
             return false;
@@ -125,7 +125,7 @@ impl What {
         }
     }
 
-    /// What may fail because of it.
+    /// Excuse of an attempt that fails because of the fault.
     pub(crate) fn excuse(&self) -> Excuse {
         if matches!(self, Self::Flip(_) | Self::Insert(Inserted::LengthTooLarge)) {
             Excuse::Detected
@@ -134,7 +134,7 @@ impl What {
         }
     }
 
-    /// Counts it.
+    /// Counts the fault.
     pub(crate) fn mark(&self, direction: Direction, kind: FrameKind, context: &mut Context) {
         match self {
             Self::Cut(place) => mark_cut(*place, direction, kind, context),

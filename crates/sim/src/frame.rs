@@ -1,4 +1,4 @@
-//! Frames on the network, as somebody sees and changes them who has no key.
+//! Frames on the network, as an attacker without a key can read and change them.
 
 use muser_wire::{FrameHeader, FrameKind, HandoffId, PageCodec, Pages, Request};
 
@@ -6,7 +6,7 @@ use muser_wire::{FrameHeader, FrameKind, HandoffId, PageCodec, Pages, Request};
 #[derive(Clone, Debug)]
 pub(crate) struct Frame(pub(crate) Vec<u8>);
 
-/// Where in a frame something happens.
+/// Position in a frame at which a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     InHeader,
@@ -59,13 +59,13 @@ impl Frame {
         }
     }
 
-    /// Flips a bit of the header, the body or the digest; the checks stay as they were.
+    /// Flips a bit of the header, the body or the digest, and leaves the checksums as they were.
     pub(crate) fn flip(&mut self, place: Place, random: &mut fastrand::Rng) {
         let at = self.offset(place, random).min(self.0.len() - 1);
         self.0[at] ^= 1 << random.u8(0..8);
     }
 
-    /// Flips a bit of the header's fields or of the body, and makes the checks right again.
+    /// Flips a bit of the header's fields or of the body, and recomputes the checksums.
     pub(crate) fn forge(&mut self, place: Place, random: &mut fastrand::Rng) {
         if matches!(place, Place::InHeader | Place::HeaderEnd) {
             self.0[random.usize(4..20)] ^= 1 << random.u8(0..8);
@@ -83,7 +83,7 @@ impl Frame {
         }
     }
 
-    /// Of pages: gives them the next number.
+    /// Gives a `Pages` frame the next sequence number.
     pub(crate) fn renumber(&mut self) {
         if self.kind() == FrameKind::Pages {
             let mut body = self.body().to_vec();
@@ -92,7 +92,7 @@ impl Frame {
         }
     }
 
-    /// Of pages: takes them all away.
+    /// Removes all pages of a `Pages` frame.
     pub(crate) fn empty(&mut self) {
         if self.kind() == FrameKind::Pages {
             let mut body = self.body()[..Pages::FIXED_BYTES].to_vec();
@@ -120,7 +120,7 @@ fn body_bytes(bytes: &[u8]) -> Option<usize> {
     usize::try_from(length).ok().filter(|_| bytes.len() >= FrameHeader::BYTES)
 }
 
-/// CRC-32C, written apart from the one that is under test.
+/// CRC-32C, independent of the implementation under test.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0x82F6_3B78 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))

@@ -1,4 +1,4 @@
-//! What the events of a schedule do to a world, and how it calms down afterwards.
+//! Effects of a schedule's events on a world, and the recovery after them.
 
 use muser_cluster::identity::NodeId;
 use muser_wire::KeyState;
@@ -13,7 +13,7 @@ use crate::violation::Violation;
 use crate::world::{RECORDINGS_MAX, World};
 
 impl World {
-    /// Lets an event happen.
+    /// Applies an event.
     pub(crate) fn happen(&mut self, event: Event) -> Result<(), Violation> {
         self.context.say(|| format!("{event:?}"));
         let now_ms = self.context.now_ms;
@@ -53,7 +53,7 @@ impl World {
         Ok(())
     }
 
-    /// Whatever was frozen, down or broken works again.
+    /// Ends every fault: frozen, killed and broken parts work again.
     pub(crate) fn calm_down(&mut self) -> Result<(), Violation> {
         self.context.say(|| "it calms down".to_owned());
         self.context.stormy = false;
@@ -98,7 +98,7 @@ impl World {
         Ok(())
     }
 
-    /// People lift quarantines, and put other nodes in the place of those that cannot be admitted again.
+    /// Lifts quarantines, and replaces nodes that cannot be admitted again.
     fn restore_trust(&mut self) {
         for producer in 0..self.producers.len() {
             let node = NodeId(self.producers[producer].node.node_id);
@@ -168,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    /// The lanes of a decoder break. A machine that loses its power may tell nobody.
+    /// Breaks the lanes of a decoder. After a power loss the peer may see no reset.
     fn break_lanes(&mut self, index: usize, with_power: bool) -> Result<(), Violation> {
         for place in 0..self.lanes.len() {
             let lane = &mut self.lanes[place];
@@ -183,8 +183,8 @@ impl World {
         Ok(())
     }
 
-    /// Begins again as a snapshot of the first moment, with the same randomness. If its first session was recorded, the same
-    /// prompt comes, and the recording answers.
+    /// Restarts a decoder from a snapshot of its start, with the same random numbers. If its first session was
+    /// recorded, the same prompt is asked again and the recording answers.
     fn restore_snapshot(&mut self, index: usize) -> Result<(), Violation> {
         let handoff = self.decoders[index].first_handoff();
         let found = self
@@ -205,7 +205,7 @@ impl World {
         Ok(())
     }
 
-    /// What a person does about a damaged ledger: it is moved away, and the keys of its handoffs are revoked.
+    /// Recovers from a damaged ledger as an operator does: moves it away and revokes the keys of its handoffs.
     fn begin_ledger_anew(&mut self, index: usize) -> Result<(), Violation> {
         let id = 10 + u32::try_from(index).unwrap_or(0);
         let decoder = &mut self.decoders[index];
@@ -246,7 +246,7 @@ impl World {
         self.spread_keys(node);
     }
 
-    /// Tells the state machines of a node which keys it has.
+    /// Gives the state machines of a node its current keys.
     fn spread_keys(&mut self, node: NodeIndex) {
         for lane in self.lanes.iter_mut().filter(|lane| is_of(lane, node)) {
             match node {

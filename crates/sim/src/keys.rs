@@ -1,4 +1,4 @@
-//! The MAC keys that one node knows, and what for.
+//! MAC keys of one node and their states.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use muser_wire::{KeyState, MacKeys};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyTable {
     states: BTreeMap<u32, KeyState>,
-    /// Somebody made its keys apart from everybody else's.
+    /// True if the keys have the same ids as other nodes' keys and other bytes.
     pub(crate) has_other_bytes: bool,
 }
 
@@ -22,7 +22,7 @@ impl KeyTable {
         self.states.iter().rev().find(|(_, state)| **state == KeyState::Active).map(|(id, _)| *id)
     }
 
-    /// Whether handoffs that a peer began with it are served.
+    /// True if handoffs that a peer began with key `id` are served.
     pub(crate) fn serves(&self, id: u32) -> bool {
         matches!(self.states.get(&id), Some(KeyState::Active | KeyState::VerifyOnly))
     }
@@ -32,7 +32,7 @@ impl KeyTable {
         self.states.iter().filter(|(_, state)| **state != KeyState::Revoked).map(|(id, _)| *id).collect()
     }
 
-    /// For the state machines.
+    /// The keys in the form that the state machines take.
     pub(crate) fn mac_keys(&self) -> MacKeys {
         let mut keys = MacKeys::default();
         for (id, state) in &self.states {

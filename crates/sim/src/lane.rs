@@ -18,20 +18,20 @@ pub(crate) struct Lane {
     pub(crate) id: u32,
     pub(crate) decoder: usize,
     pub(crate) producer: usize,
-    /// None once it is closed, or if there is a recording in its place.
+    /// `None` once closed, or if a recording takes its place.
     pub(crate) receiver: Option<ReceiverEnd>,
     pub(crate) sender: Option<SenderEnd>,
     pub(crate) to_sender: Pipe,
     pub(crate) to_receiver: Pipe,
-    /// Whom the producer's certificate names.
+    /// Node id in the producer's certificate.
     pub(crate) node: NodeId,
     /// The pages of the handoff under way are wrong.
     pub(crate) lies: bool,
-    /// What was done to the connection.
+    /// Faults of the connection.
     pub(crate) excuses: BTreeSet<Excuse>,
-    /// Frames that are still to be played in the place of a missing end.
+    /// Frames still to be replayed in the place of a missing end.
     pub(crate) recording: Vec<Frame>,
-    /// The most bytes that are given to a state machine at once.
+    /// Most bytes given to a state machine in one call.
     pub(crate) bite: usize,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Lane {
 pub(crate) struct ReceiverEnd {
     pub(crate) machine: Receiver,
     pub(crate) attempt: Option<Attempt>,
-    /// When a byte last moved, or a call let it wait anew.
+    /// Time at which a byte last moved or a call restarted the idle timeout.
     pub(crate) moved_ms: u64,
     pub(crate) tick_at_ms: u64,
 }
@@ -55,12 +55,12 @@ pub(crate) struct SenderEnd {
 }
 
 impl Lane {
-    /// Whether both ends are gone.
+    /// True once both ends are closed.
     pub(crate) fn is_over(&self) -> bool {
         self.receiver.is_none() && self.sender.is_none()
     }
 
-    /// Whether nothing is under way.
+    /// True when no handoff runs and no byte is in flight in either direction.
     pub(crate) fn rests(&self) -> bool {
         let (receiver, sender) = (self.receiver.as_ref(), self.sender.as_ref());
         let asked = receiver.map_or(&[][..], |end| end.machine.output());
@@ -81,14 +81,14 @@ impl Lane {
         }
     }
 
-    /// Lets the bytes of both directions travel.
+    /// Delivers the bytes that are due in both directions, and replays a recording.
     pub(crate) fn deliver(&mut self, context: &mut Context) {
         self.to_sender.deliver(context.now_ms);
         self.to_receiver.deliver(context.now_ms);
         self.play(context);
     }
 
-    /// Takes what the receiver wants to send, as far as there is room.
+    /// Moves the receiver's output into its pipe, as far as there is room.
     pub(crate) fn carry_to_sender(&mut self, context: &mut Context) {
         let Some(end) = &mut self.receiver else { return };
         let bytes = some_of(end.machine.output(), &self.to_sender, context);
@@ -101,7 +101,7 @@ impl Lane {
         self.suffer(broken, struck, context);
     }
 
-    /// Takes what the sender wants to send, as far as there is room.
+    /// Moves the sender's output into its pipe, as far as there is room.
     pub(crate) fn carry_to_receiver(&mut self, context: &mut Context) {
         let Some(end) = &mut self.sender else { return };
         let bytes = some_of(end.machine.output(), &self.to_receiver, context);
@@ -114,21 +114,21 @@ impl Lane {
         self.suffer(broken, struck, context);
     }
 
-    /// The connection breaks, with any part of what is on its way lost.
+    /// Breaks the connection, and loses any part of the bytes in flight.
     pub(crate) fn reset(&mut self, context: &mut Context) {
         self.to_sender.reset(&mut context.random);
         self.to_receiver.reset(&mut context.random);
         self.recording.clear();
     }
 
-    /// Nothing passes any more, and nobody is told.
+    /// Makes the connection half-open in both directions: bytes are dropped, and neither end sees a close.
     pub(crate) fn vanish(&mut self) {
         self.to_sender.vanish();
         self.to_receiver.vanish();
     }
 
-    /// Checks that no end waits for longer, or holds more, than it may. Each end comes with the time since when it is
-    /// awake, or none if it is frozen.
+    /// Checks the waiting time and the buffer size of each end against their limits. Each end comes with the time since
+    /// which it is awake, or `None` while it is frozen.
     pub(crate) fn check_bounds(
         &self,
         (receiver, sender): (Option<u64>, Option<u64>),
@@ -144,7 +144,7 @@ impl Lane {
             let broken = Violation::Memory { end, lane: self.id, bytes, max };
             if bytes > max { Err(broken) } else { Ok(()) }
         };
-        // Who can forge a header can announce the longest control message there is.
+        // A forged header can announce the longest control message.
         let is_forged = self.excuses.contains(&Excuse::Network);
         let forged = if is_forged { usize::try_from(Limits::CONTROL_BYTES_MAX).unwrap_or(usize::MAX) } else { 0 };
         if let (Some(end), Some(awake_ms)) = (&self.receiver, receiver) {
@@ -170,7 +170,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Plays a recording in the place of the missing end.
+    /// Replays the next frame of a recording in the place of the missing end.
     fn play(&mut self, context: &mut Context) {
         if self.recording.is_empty() || context.once_in(3) {
             return;
@@ -206,21 +206,22 @@ impl Lane {
     }
 }
 
-/// What both ends of a lane know, and those of no other lane.
+/// Binding of a lane: the same at both of its ends, different for each lane.
 pub(crate) fn binding(lane: u32) -> LaneBinding {
     LaneBinding(*blake3::hash(&lane.to_le_bytes()).as_bytes())
 }
 
-/// How much of `output` is taken now.
+/// Number of bytes of `output` taken now, at random up to the pipe's room.
 fn some_of(output: &[u8], pipe: &Pipe, context: &mut Context) -> usize {
     let most = output.len().min(pipe.room());
     if most > 1 && context.once_in(4) { context.random.usize(1..=most) } else { most }
 }
 
-/// A frame of pages on its way in; a request and what is said besides on its way out.
+/// Buffer limit of a receiver: one incoming frame of pages, one outgoing request and control messages.
 const RECEIVER_BYTES_MAX: usize = 16 << 10;
 
-/// Twice the backlog with a frame above it, for a buffer grows by doubling, and what is said besides.
+/// Buffer limit of a sender: twice the backlog plus one frame, because a buffer grows by doubling, plus control
+/// messages.
 fn sender_bytes_max(end: &SenderEnd) -> usize {
     2 * (BACKLOG_BYTES_MAX + end.machine.frame_bytes_max() as usize) + (8 << 10)
 }

@@ -1,8 +1,8 @@
-//! Handoffs in a world that is made up: producers and decoders over the wire core and the replay ledger, with a network,
-//! disks and a clock that do what a seed says.
+//! Deterministic simulation of handoffs: producers and decoders over the wire core and the replay ledger, with a
+//! network, disks and a clock driven by a seed.
 //!
-//! [`run`] plays one seed and checks what must hold whatever happens; [`run_seeds`] plays many and counts what happened in
-//! them. The same seed always gives the same story.
+//! [`run`] plays one seed and checks the invariants; [`run_seeds`] plays many and counts their events. The same seed
+//! always gives the same story.
 //!
 //! - `shape` is the model: which pages a prompt has, and what is in each of them. It is the oracle of all checks.
 //! - `pipe` is one direction of a connection, `fault` what goes wrong with a frame on it, `frame` takes frames apart.

@@ -1,4 +1,4 @@
-//! One direction of a connection: bytes take their time, arrive in any pieces, and meet faults.
+//! One direction of a connection: bytes are delayed, arrive in pieces of any size, and are struck by faults.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,21 +8,21 @@ use crate::context::Context;
 use crate::fault::{Direction, Fault, Ways, What};
 use crate::frame::Frame;
 
-/// Frames that are kept of what passed, for whoever wants to play them again.
+/// Most frames recorded of one direction for a later replay.
 const TAPE_FRAMES_MAX: usize = 200;
 
 /// Bytes on their way from one end to the other.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     direction: Direction,
-    /// The beginning of a frame, whose rest was not written yet.
+    /// The written part of an incomplete frame.
     staging: Vec<u8>,
     flight: VecDeque<(u64, Vec<u8>)>,
-    /// A frame that is to come behind the next one.
+    /// A frame to be delivered behind the next one.
     held_back: Option<Frame>,
-    /// What the reader can read.
+    /// Delivered bytes not yet read.
     pub(crate) arrived: Vec<u8>,
-    /// Bytes that were written and did not arrive.
+    /// Bytes written and not yet delivered.
     on_the_way: usize,
     capacity: usize,
     delay_ms: Range<u64>,
@@ -32,11 +32,11 @@ pub(crate) struct Pipe {
     faults: Vec<Fault>,
     /// The frames that were written.
     pub(crate) tape: Vec<Frame>,
-    /// Frames of other handoffs, to be put in between.
+    /// Frames of other handoffs, to be inserted by faults.
     pub(crate) others: Vec<Frame>,
 }
 
-/// What a write did to the whole connection.
+/// Effect of a fault on the whole connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     Cut,
@@ -64,13 +64,13 @@ impl Pipe {
         }
     }
 
-    /// Bytes that can be written now. A frame that is begun can be ended.
+    /// Bytes that can be written now. A started frame can always be finished.
     pub(crate) fn room(&self) -> usize {
         let room = self.capacity.saturating_sub(self.on_the_way);
         if self.staging.is_empty() { room } else { room.max(64) }
     }
 
-    /// Takes bytes from the writer. If a fault struck, the second value says what it excuses.
+    /// Takes bytes from the writer. The second value is the excuse of a fault that struck.
     pub(crate) fn write(&mut self, bytes: &[u8], context: &mut Context) -> (Option<Broken>, Option<Excuse>) {
         self.on_the_way += bytes.len();
         let mut struck = None;
@@ -99,7 +99,7 @@ impl Pipe {
         (None, struck)
     }
 
-    /// Moves what has travelled long enough to the reader.
+    /// Moves the bytes that are due at `now_ms` to the reader.
     pub(crate) fn deliver(&mut self, now_ms: u64) {
         while self.flight.front().is_some_and(|(at_ms, _)| *at_ms <= now_ms) {
             let Some((_, bytes)) = self.flight.pop_front() else { return };
@@ -108,19 +108,19 @@ impl Pipe {
         }
     }
 
-    /// Nothing more is written. What is on its way arrives.
+    /// Closes the writing side; bytes in flight are still delivered.
     pub(crate) fn finish(&mut self) {
-        // A connection that lost its other end cannot tell so.
+        // A half-open connection never delivers a close.
         self.over |= !self.vanishing;
     }
 
-    /// The connection broke: any part of what is on its way is lost.
+    /// Breaks the direction and loses any part of the bytes in flight.
     pub(crate) fn reset(&mut self, random: &mut fastrand::Rng) {
         self.lose_some(random);
         (self.over, self.vanishing) = (true, false);
     }
 
-    /// Loses the end of what is on its way.
+    /// Drops a random tail of the bytes in flight.
     pub(crate) fn lose_some(&mut self, random: &mut fastrand::Rng) {
         let mut left = random.usize(0..=self.flight.iter().map(|(_, bytes)| bytes.len()).sum());
         for (_, bytes) in &mut self.flight {
@@ -129,23 +129,23 @@ impl Pipe {
         }
     }
 
-    /// Nothing strikes any more.
+    /// Removes all faults.
     pub(crate) fn calm(&mut self) {
         self.faults.clear();
     }
 
-    /// From now on bytes vanish.
+    /// Drops the bytes in flight and every byte written later.
     pub(crate) fn vanish(&mut self) {
         self.flight.clear();
         self.vanishing = !self.over;
     }
 
-    /// Whether nothing is on its way, and `output` is empty or will never go.
+    /// True when no byte is in flight or unread, and `output` is empty or the pipe has no room for it.
     pub(crate) fn is_quiet(&self, output: &[u8]) -> bool {
         self.flight.is_empty() && self.arrived.is_empty() && (output.is_empty() || self.room() == 0)
     }
 
-    /// Whether the reader has read everything that will ever come.
+    /// True once the direction is closed and the reader has read every byte.
     pub(crate) fn is_drained(&self) -> bool {
         self.over && self.flight.is_empty() && self.arrived.is_empty()
     }

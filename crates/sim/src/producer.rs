@@ -1,5 +1,5 @@
-//! The end that computes, as its real caller behaves: requests are judged, pages go out once their last row is computed, in
-//! any order, and the commit is the last word.
+//! The producer, driven as by its real caller: it accepts or refuses requests, sends pages in any order once their last
+//! row is computed, and ends with the commit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,32 +20,32 @@ use crate::shape::PageName;
 use crate::store::rows_of;
 use crate::violation::Violation;
 
-/// Bytes that may wait to be sent before no more pages are taken.
+/// Send backlog above which no more pages are taken, in bytes.
 pub(crate) const BACKLOG_BYTES_MAX: usize = 2000;
 
 /// A process that computes prompts for others.
 pub(crate) struct Producer {
     pub(crate) node: Node,
     pub(crate) keys: KeyTable,
-    /// It is not there before this time.
+    /// End of its downtime.
     pub(crate) down_until_ms: u64,
     pub(crate) frozen_until_ms: u64,
     concurrent_max: usize,
     codecs: Codecs,
-    /// Pages that were computed before, by the identity that their names start from: for whom, unless that was a recording.
+    /// Computed pages by realm identity and name, with the asker; `None` if that was a recording.
     known: BTreeMap<[u8; 32], BTreeMap<PageName, Option<Asker>>>,
     scope: PrefixScope,
     /// It sends wrong pages.
     pub(crate) lies: bool,
 }
 
-/// A decoder, and the number of the realm that it asked for.
+/// A decoder's index, and the number of the realm of its request.
 type Asker = (usize, u32);
 
-/// The identity of the model, as far as names of pages go.
+/// Model identity from which page names are derived.
 pub(crate) const MODEL: [u8; 32] = [0; 32];
 
-/// The node of a decoder, as far as realms go.
+/// Node id of a decoder, as used to derive realms.
 fn node_of(decoder: usize) -> NodeId {
     NodeId([u8::try_from(decoder).unwrap_or(u8::MAX); 32])
 }
@@ -58,16 +58,16 @@ pub(crate) struct Work {
     plan: HandoffPlan,
     pages: BTreeMap<(u16, u32), Vec<u8>>,
     pub(crate) began_ms: u64,
-    /// When the engine begins, and how long it takes for a row.
+    /// Start of the computation; `row_ms` is the time for each row.
     starts_ms: u64,
     row_ms: u64,
     reused_rows: u32,
     rows_done: u32,
     rows_told: u32,
     is_accepted: bool,
-    /// Frames that were not sent.
+    /// Frames not sent yet: layer group and page range.
     frames: Vec<(u8, Range<u32>)>,
-    /// The engine gives up at this row.
+    /// Row at which the engine fails; `None` if it does not.
     fails_at_row: Option<u32>,
 }
 
@@ -92,12 +92,12 @@ impl Producer {
         }
     }
 
-    /// Keeps what it computes for one decoder from the others.
+    /// Limits reuse of computed pages to the decoder that they were computed for.
     pub(crate) fn keep_apart(&mut self) {
         self.scope = PrefixScope::Node;
     }
 
-    /// Another process in its place knows nothing.
+    /// Drops all computed pages, as a new process does.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
@@ -125,7 +125,7 @@ impl Producer {
         SenderEnd { machine: Sender::new(settings, context.now_ms), work: None, moved_ms, tick_at_ms }
     }
 
-    /// Lets the sender of a lane go on; `busy` handoffs are under way over all lanes.
+    /// Drives the sender of a lane; `busy` handoffs are under way over all lanes.
     pub(crate) fn drive(&mut self, lane: &mut Lane, busy: usize, context: &mut Context) -> Result<(), Violation> {
         if lane.key_id().is_some_and(|key_id| !self.keys.serves(key_id)) {
             lane.excuse_attempt(Excuse::Keys);
@@ -209,7 +209,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Begins the work on a request, or says why not, and whether that is the attempt's fate by right.
+    /// Begins the work on a request, or returns the code to refuse it with and the excuse that this gives the attempt.
     fn judge(
         &self,
         request: &Request,
@@ -260,7 +260,7 @@ impl Producer {
         self.scope.realm(node_of(decoder), request).identity(&MODEL)
     }
 
-    /// Checks that what is reused was computed for the same realm, and if decoders are kept apart, for the same decoder.
+    /// Checks that reused pages were computed for the same realm, and under [`PrefixScope::Node`] for the same decoder.
     fn check_scope(&self, request: &Request, lane: &Lane, context: &Context) -> Result<(), Violation> {
         let (Some(own), Some(known)) = (asker_of(lane), self.known.get(&self.scope_of(lane.decoder, request))) else {
             return Ok(());
@@ -274,7 +274,7 @@ impl Producer {
         if is_right { Ok(()) } else { Err(Violation::ScopeCrossed { decoder: lane.decoder }) }
     }
 
-    /// Lets the engine compute.
+    /// Advances the computation, and accepts the request once it has started.
     fn compute(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.sender else { return Ok(()) };
         let Some(work) = &mut end.work else { return Ok(()) };
@@ -298,8 +298,8 @@ impl Producer {
             };
             match end.machine.accept(acceptance, context.now_ms) {
                 Ok(()) => {}
-                // The network changed the limit that the receiver told: encryption would have ended such a lane, and no handoff
-                // can succeed on it.
+                // The network changed the receiver's announced limit. Encryption would have ended such a lane, and no
+                // handoff can succeed on it.
                 Err(SendError::FrameTooLarge { .. }) if lane.excuses.contains(&Excuse::Network) => {
                     give_up(lane, context)?;
                     lane.sender.iter_mut().for_each(|end| end.machine.ended());
@@ -340,7 +340,7 @@ impl Producer {
             let place = place.map_or(0, |(place, _)| place);
             let (group, range) = work.frames.swap_remove(place);
             let (pages, blank, rows_done) = (&work.pages, vec![0; work.plan.page_bytes() as usize], work.rows_done);
-            // Rows that are not computed yet are no rows.
+            // Pages with rows that are not computed yet are sent as zeros.
             let is_sealed = |page: u32| ((page + 1) * page_rows).min(rows) <= rows_done;
             let of = |layer, page| if is_sealed(page) { &pages[&(layer, page)][..] } else { &blank[..] };
             let sent = end.machine.send_pages(group, range, of);
@@ -377,7 +377,8 @@ impl Producer {
     }
 }
 
-/// Who asks on a lane; nobody, if that is a recording, or the network may have put in another request.
+/// Decoder and realm of a lane's request; `None` if that is a recording or the network may have inserted another
+/// request.
 fn asker_of(lane: &Lane) -> Option<Asker> {
     if lane.excuses.contains(&Excuse::Network) {
         return None;
@@ -386,7 +387,7 @@ fn asker_of(lane: &Lane) -> Option<Asker> {
     Some((lane.decoder, attempt.job.realm.0))
 }
 
-/// Ends the handoff under way, as an engine does that gives up.
+/// Ends the handoff under way as after a failure of the engine.
 fn give_up(lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
     lane.excuse_attempt(Excuse::Engine);
     let Some(end) = &mut lane.sender else { return Ok(()) };
@@ -416,7 +417,7 @@ fn frames(plan: &HandoffPlan, body_bytes_max: u32, random: &mut fastrand::Rng) -
     frames
 }
 
-/// What a sender tells of its time; any numbers do, and these say when they were made.
+/// Timings of a commit: any numbers serve, and these are derived from the time of the call.
 pub(crate) fn times(now_ms: u64) -> SenderTimes {
     let (queue_us, compute_us, pack_us) = (now_ms, now_ms.saturating_mul(1000), 1);
     SenderTimes { queue_us, compute_us, pack_us, send_busy_us: SenderTimes::NOT_TOLD, send_wall_us: now_ms }

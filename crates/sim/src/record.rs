@@ -1,5 +1,5 @@
-//! A decoder and its ledger: what was accepted is entered before a page is taken, and the ledger's word is checked against
-//! all that it ever let in.
+//! A decoder and its ledger: an accepted handoff is entered before a page is taken, and every answer of the ledger is
+//! checked against all entries that it ever accepted.
 
 use muser_cluster::ledger::{Ledger, LedgerEntry, OpenError, RecordError};
 use muser_wire::{Accept, CancelReason, Failure, Request, RequestError};
@@ -12,13 +12,13 @@ use crate::decoder::Decoder;
 use crate::lane::Lane;
 use crate::violation::Violation;
 
-/// Handoffs that expired so long ago are forgotten when the ledger is full.
+/// Time after expiry from which a full ledger drops an entry, ms.
 const FORGET_MARGIN_MS: u64 = 100;
-/// The world began so long after 1970.
+/// Wall-clock time at the world's start, ms since 1970.
 const UNIX_START_MS: u64 = 1_000_000;
 
 impl Decoder {
-    /// Opens the ledger from what the disk has. Only bytes that a disk claimed to have written and had not, may be missed.
+    /// Opens the ledger from the disk. Only a disk that dropped unwritten bytes as clean may leave it damaged.
     pub(crate) fn open_ledger(&mut self, context: &mut Context) -> Result<(), Violation> {
         self.ledger = None;
         self.is_ledger_spoilt = false;
@@ -53,7 +53,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Puts the accepted handoff on record, and takes its pages from then on.
+    /// Enters the accepted handoff in the ledger; its pages are taken from then on.
     pub(crate) fn record(&mut self, accept: &Accept, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Ok(()) };
@@ -97,7 +97,7 @@ impl Decoder {
         (UNIX_START_MS + now_ms).saturating_sub(self.clock_back_ms)
     }
 
-    /// The time for entries of the ledger.
+    /// Ledger time of new entries, ms since 1970.
     pub(crate) fn ledger_ms(&self, now_ms: u64) -> u64 {
         let clock_unix_ms = self.unix_ms(now_ms);
         self.ledger.as_ref().map_or(clock_unix_ms, |ledger| ledger.time(clock_unix_ms, now_ms - self.ledger_opened_ms))
@@ -121,7 +121,7 @@ impl Decoder {
         }
     }
 
-    /// Forgets what is old, as is done from time to time.
+    /// Drops expired entries of the ledger.
     pub(crate) fn forget_old(&mut self, context: &mut Context) {
         let unix_ms = self.ledger_ms(context.now_ms);
         let Some(ledger) = &self.ledger else { return };
@@ -137,7 +137,7 @@ impl Decoder {
         self.forgotten_unix_ms.0 = self.forgotten_unix_ms.0.max(unix_ms - FORGET_MARGIN_MS);
     }
 
-    /// Asks the ledger, and checks what it says against all that it ever let in.
+    /// Enters a handoff, and checks the ledger's answer against all entries that it ever accepted.
     fn enter(&mut self, entry: LedgerEntry, context: &mut Context) -> Result<Result<(), LedgerRefusal>, Violation> {
         let Some(ledger) = &self.ledger else { return Ok(Err(LedgerRefusal::Absent)) };
         let mut recorded = ledger.record(entry);
@@ -152,7 +152,7 @@ impl Decoder {
                     context.mark(Mark::LedgerWrittenAnew);
                 }
                 let handoff = (self.index, entry.key_id, entry.nonce);
-                // What expired and was forgotten is refused by its age. The same nonce with another age is another handoff.
+                // A dropped entry is refused by its expiry. The same nonce with another expiry is another handoff.
                 let before = context.accepted.insert(handoff, entry);
                 if before.is_some_and(|before| before.expiry_unix_ms > self.forgotten_unix_ms.0) {
                     return Err(Violation::AcceptedTwice { decoder: self.index, key_id: entry.key_id });
@@ -178,7 +178,7 @@ impl Decoder {
         Ok(Err(refusal))
     }
 
-    /// Whether the ledger had reason to refuse.
+    /// True if the ledger had a reason for this refusal.
     fn is_right(&mut self, refusal: LedgerRefusal, entry: &LedgerEntry, context: &mut Context) -> bool {
         let marks = self.disk.take_marks();
         let has_failed = !marks.is_empty();

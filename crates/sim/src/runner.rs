@@ -9,24 +9,24 @@ use crate::coverage::Coverage;
 use crate::violation::Violation;
 use crate::world::{Telling, run};
 
-/// What many seeds gave.
+/// Results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Seeds that were played.
+    /// Number of seeds played.
     pub seeds: u64,
-    /// What happened in them.
+    /// Sum of their event counts.
     pub coverage: Coverage,
-    /// The seeds that broke a promise, lowest first.
+    /// The seeds with a violation, lowest first.
     pub failures: Vec<SeedFailure>,
 }
 
-/// A seed that broke a promise.
+/// A seed with a violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}: {violation}")]
 pub struct SeedFailure {
-    /// Play it again with this.
+    /// The seed, which reproduces the violation.
     pub seed: u64,
-    /// The promise.
+    /// The violation.
     #[source]
     pub violation: Violation,
 }

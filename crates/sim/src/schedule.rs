@@ -1,23 +1,23 @@
-//! What happens to processes, disks, clocks and keys in a world, and when.
+//! Timed events of processes, disks, clocks and keys in a world.
 
 use muser_wire::KeyState;
 
 use crate::disk::{DiskFault, Operation};
 
-/// Something that happens to one process, or to all.
+/// Event of a world, at one node or at all.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A prompt comes to a decoder.
+    /// A decoder receives a prompt.
     Prompt {
         decoder: usize,
     },
-    /// A producer ends, and another begins in its place after a while; perhaps with another model.
+    /// A producer is killed and restarted after a downtime, possibly with another identity or other keys.
     KillProducer {
         producer: usize,
         down_ms: u64,
         other: Option<Other>,
     },
-    /// A process stands still.
+    /// A process is frozen for a time.
     FreezeProducer {
         producer: usize,
         frozen_ms: u64,
@@ -26,7 +26,7 @@ pub(crate) enum Event {
         decoder: usize,
         frozen_ms: u64,
     },
-    /// A decoder begins anew; with the machine's power, what was not synced is gone.
+    /// A decoder restarts; with a power loss, unsynced writes may be lost.
     RestartDecoder {
         decoder: usize,
         with_power: bool,
@@ -41,32 +41,32 @@ pub(crate) enum Event {
         decoder: usize,
         back_ms: u64,
     },
-    /// A decoder's randomness repeats itself, as after a snapshot is restored.
+    /// A decoder's random numbers repeat, as after a restored snapshot.
     RepeatNonces {
         decoder: usize,
     },
-    /// A decoder's memory, but not its disk, becomes what it was at first; somebody plays what was answered then.
+    /// A decoder's memory, but not its disk, is restored from its start; an attacker replays the answers of that time.
     RestoreSnapshot {
         decoder: usize,
     },
-    /// A node learns something about a key.
+    /// A node sets the state of a key.
     Key {
         node: NodeIndex,
         id: u32,
         state: KeyState,
     },
-    /// Somebody plays a recorded session to a decoder, or to a producer.
+    /// An attacker replays a recorded session to a decoder or to a producer.
     Replay {
         to: Replayed,
     },
 }
 
-/// In what a new producer differs from the one before.
+/// Difference between a restarted producer and the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Other {
-    /// In a component of its identity.
+    /// Another component of the identity, by its index.
     Component(usize),
-    /// Its keys have the right ids and other bytes.
+    /// Keys with the right ids and other bytes.
     KeyBytes,
 }
 
@@ -77,21 +77,21 @@ pub(crate) enum NodeIndex {
     Producer(usize),
 }
 
-/// To whom a session is replayed.
+/// Target of a replayed session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replayed {
     ToDecoder(usize),
     ToProducer(usize),
 }
 
-/// How bad it gets.
+/// Fault level of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     /// Nothing goes wrong.
     Calm,
     /// The network misbehaves.
     Network,
-    /// Everything misbehaves.
+    /// Network, processes, disks, clocks and keys misbehave.
     Storm,
 }
 
@@ -105,7 +105,7 @@ impl Weather {
     }
 }
 
-/// What happens until `end_ms`, in order, in a world of so many decoders and producers.
+/// Draws the events up to `end_ms`, in order of time, for a world of so many decoders and producers.
 pub(crate) fn draw(
     weather: Weather,
     (decoders, producers): (usize, usize),
@@ -157,7 +157,7 @@ fn one(decoders: usize, producers: usize, random: &mut fastrand::Rng) -> Event {
     }
 }
 
-/// A disk takes bytes for written that are not; the process begins anew and goes on; then the power fails.
+/// Adds a lying disk: a failed sync drops dirty bytes as clean, the process restarts and goes on, then the power fails.
 fn lie(decoder: usize, end_ms: u64, random: &mut fastrand::Rng, events: &mut Vec<(u64, Event)>) {
     let start_ms = random.u64(0..end_ms / 2);
     let fault = DiskFault { operation: Some(Operation::Sync), after: 0, how: 0 };
@@ -168,7 +168,8 @@ fn lie(decoder: usize, end_ms: u64, random: &mut fastrand::Rng, events: &mut Vec
     events.push((lost_ms, Event::RestartDecoder { decoder, with_power: true }));
 }
 
-/// A second key is spread, becomes the active one, and the first one is revoked; each node hears of it in its own time.
+/// Adds a key rotation: a second key is distributed and becomes active, and the first one is revoked; each node takes
+/// part at its own time.
 fn rotate(
     (decoders, producers): (usize, usize),
     end_ms: u64,

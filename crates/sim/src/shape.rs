@@ -1,19 +1,19 @@
-//! The model of a simulated world: which pages a prompt has, how they are named, and every byte of them.
+//! Model of a simulated world: the pages of a prompt, their names and their bytes.
 
 use std::ops::Range;
 
 use muser_wire::{HandoffPlan, PlanError, layer_groups};
 
-/// Names a page by all tokens up to its end.
+/// Name of a page: a digest of all tokens up to its end.
 pub(crate) type PageName = [u8; 32];
 
-/// What pages look like. Their bytes follow from tokens, layer and page alone.
+/// Shape of the KV cache. The bytes of a page are a function of tokens, layer and page index alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     /// Rows of a page.
     pub(crate) page_rows: u32,
     pub(crate) page_bytes: u32,
-    /// Per layer the rows that are looked back at, or none for all.
+    /// Attention window of each layer, in rows; `None` for all rows.
     windows: Vec<Option<u32>>,
     /// Bits that are set in no byte of a page, so that pages pack well or badly.
     mask: u8,
@@ -60,7 +60,7 @@ impl Shape {
         bytes
     }
 
-    /// The bytes of the page as a producer sends them that computes something else.
+    /// Wrong bytes of the page, as a lying producer sends them.
     pub(crate) fn wrong_page(&self, layer: u16, name: &PageName) -> Vec<u8> {
         let mut bytes = self.page(layer, name);
         // A bit that every mask has.
@@ -80,7 +80,7 @@ impl Shape {
         (oldest / self.page_rows).min(end)..end
     }
 
-    /// What has to travel so that somebody with `held_pages` pages has `rows` rows.
+    /// Plan of a handoff of `rows` rows to a decoder that holds the first `held_pages` pages.
     ///
     /// # Errors
     /// None: the shape is sound.

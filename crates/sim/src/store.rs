@@ -1,4 +1,4 @@
-//! What a decoder can see: pages, and the prompts that they make whole.
+//! Pages that are visible in a decoder, and the prompts that they complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use crate::shape::{PageName, Shape};
 use crate::trust::Arrival;
 use crate::violation::Violation;
 
-/// A page, and what its bytes depend on.
+/// A page and the origins of its bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) bytes: Vec<u8>,
     pub(crate) depends: Depends,
 }
 
-/// What bytes depend on: other machines, as the engine counts them, and as the world does the handoffs that brought pages,
-/// and the realms of their prompts.
+/// Origins of a page's bytes: other machines, as the engine tracks them; handoffs and realms of prompts, as the world
+/// does.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Depends {
     pub(crate) makers: Makers,
@@ -26,7 +26,7 @@ pub(crate) struct Depends {
 }
 
 impl Depends {
-    /// Of the pages that one handoff brought.
+    /// Origins of the pages of one handoff.
     pub(crate) fn of(arrival: Arrival, node: NodeId, realm: u32) -> Self {
         Self { makers: Maker(node.0).into(), arrivals: [arrival].into(), realms: [realm].into() }
     }
@@ -46,7 +46,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The most full pages of `tokens` with which one can go on from here.
+    /// Most full pages of `tokens` from which a computation can resume with the pages held here.
     pub(crate) fn held_pages(&self, shape: &Shape, tokens: &[u32]) -> u32 {
         let (names, rows) = (shape.names(tokens), rows_of(tokens));
         let has = |held: u32| {
@@ -58,7 +58,7 @@ impl Store {
         (0..=rows / shape.page_rows).rev().find(|held| has(*held)).unwrap_or(0)
     }
 
-    /// Makes a prompt visible, with the pages that it lacked. What is there stays.
+    /// Makes a prompt visible with its missing pages; pages that exist are kept.
     pub(crate) fn publish(
         &mut self,
         shape: &Shape,
@@ -72,7 +72,7 @@ impl Store {
         self.prompts.push(tokens.to_vec());
     }
 
-    /// Computes what a prompt of a realm lacks, here: behind a wrong page all are wrong.
+    /// Computes the missing pages of a prompt locally; if it attends to a wrong page, all of them are wrong.
     pub(crate) fn compute(&mut self, shape: &Shape, tokens: &[u32], realm: u32) {
         let names = shape.names(tokens);
         let mut depends = self.depends(shape, tokens, u32::MAX);
@@ -95,7 +95,7 @@ impl Store {
         self.publish(shape, tokens, lacking);
     }
 
-    /// What the first `held` pages depend on that the token behind `tokens` looks at.
+    /// Origins of those of the first `held` pages that the token behind `tokens` attends to.
     pub(crate) fn depends(&self, shape: &Shape, tokens: &[u32], held: u32) -> Depends {
         let names = shape.names(tokens);
         let mut depends = Depends::default();
@@ -111,7 +111,7 @@ impl Store {
         self.pages.get(&(layer, *name))
     }
 
-    /// Gives up what depends on a node, and prompts that are not whole then.
+    /// Drops the pages that depend on a node, and the prompts that this leaves incomplete.
     pub(crate) fn take_back(&mut self, shape: &Shape, node: NodeId) {
         let before = self.pages.len();
         self.pages.retain(|_, page| !page.depends.makers.contain(&Maker(node.0)));
@@ -128,8 +128,8 @@ impl Store {
         self.pages.retain(|(_, name), _| names.contains(name));
     }
 
-    /// Whether every page that the token behind `tokens` looks at is there, and right, but for those that depend on what was
-    /// sent wrong.
+    /// True if every page that the token behind `tokens` attends to is present, and right unless it depends on a
+    /// `lying` handoff.
     pub(crate) fn answers(&self, shape: &Shape, tokens: &[u32], lying: &BTreeSet<Arrival>) -> bool {
         let names = shape.names(tokens);
         (0..shape.layers()).all(|layer| {
@@ -141,7 +141,7 @@ impl Store {
         })
     }
 
-    /// Checks that no page of `pages` can be seen but as part of a whole prompt.
+    /// Checks that no page of `pages` is visible except as part of a complete prompt.
     pub(crate) fn check_hidden(
         &self,
         shape: &Shape,
@@ -159,7 +159,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether every prompt is whole.
+    /// True if every prompt has all its pages.
     pub(crate) fn is_whole(&self, shape: &Shape, lying: &BTreeSet<Arrival>) -> bool {
         self.prompts.iter().all(|prompt| self.answers(shape, prompt, lying))
     }

@@ -1,4 +1,4 @@
-//! A decoder's trust in its producers: lists on a disk, what was last read of them, and the orders to take pages back.
+//! A decoder's trust in its producers: the lists on disk, the copy last read, and the orders to take pages back.
 //!
 //! Judgements are those of the real receiver: [`Evidence`] says if a peer is trusted, [`TakenBack`] if pages may become
 //! visible. The log beside them is kept apart and says what must have come of it.
@@ -12,16 +12,16 @@ use muser_engine::engine::{Provenance, TakenBack, Voucher};
 use muser_kv::Maker;
 use muser_wire::MacKeys;
 
-/// Names one handoff's pages among all that a decoder ever began to bring.
+/// Number of a handoff among all that a decoder ever began.
 pub(crate) type Arrival = u32;
 
-/// What one decoder knows about its producers.
+/// Trust state of one decoder.
 #[derive(Default)]
 pub(crate) struct Trust {
     on_disk: Lists,
     known: Arc<Mutex<Known>>,
     pub(crate) taken_back: TakenBack,
-    /// Nodes whose pages came.
+    /// Nodes whose pages arrived.
     makers: BTreeSet<NodeId>,
     pub(crate) log: Log,
 }
@@ -33,7 +33,7 @@ struct Lists {
     quarantined: BTreeSet<NodeId>,
 }
 
-/// What is in the memory of a decoder, and its vouchers ask.
+/// In-memory trust state of a decoder, shared with its vouchers.
 #[derive(Default)]
 struct Known {
     lists: Lists,
@@ -44,33 +44,33 @@ struct Known {
     now_unix_s: u64,
 }
 
-/// What happened to trust, in order, as the world saw it.
+/// Losses of trust in order, as the world caused them.
 #[derive(Default)]
 pub(crate) struct Log {
     moment: u64,
     lost: Vec<(u64, Lost)>,
-    /// Producers of what was begun, and the pages that may not be used any more.
+    /// Producer of each installation that was begun.
     begun: BTreeMap<Arrival, NodeId>,
-    /// Those whose pages came.
+    /// Handoffs whose pages arrived.
     came: BTreeSet<Arrival>,
     forbidden: BTreeSet<Arrival>,
-    /// Pages that were sent wrong.
+    /// Handoffs whose pages were sent wrong.
     pub(crate) lying: BTreeSet<Arrival>,
 }
 
 /// A loss of trust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
-    /// On the disk.
+    /// On a list on disk; counts from the next reading.
     Listed(NodeId),
     Key(u32),
-    /// In memory, at once.
+    /// Quarantined in memory; counts at once.
     Condemned(NodeId),
-    /// By the clock, at once.
+    /// Certificate expired; counts at once.
     Ended(NodeId),
 }
 
-/// The handoff whose pages are to become visible: who sent them, under which key, and the moment of the last reading for it.
+/// Claim of a handoff to publish its pages: sending node, key, and the moment of the last reading of the lists for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Claim {
     pub(crate) node: NodeId,
@@ -79,7 +79,7 @@ pub(crate) struct Claim {
 }
 
 impl Trust {
-    /// Reads the lists and the keys. The moment of it.
+    /// Reads the lists and the keys; returns the moment of the reading.
     pub(crate) fn read(&mut self, keys: MacKeys) -> u64 {
         let mut known = lock(&self.known);
         (known.lists, known.keys) = (self.on_disk.clone(), keys);
@@ -87,7 +87,7 @@ impl Trust {
         self.log.moment
     }
 
-    /// The clock, for certificates.
+    /// Sets the time against which certificates are checked.
     pub(crate) fn set_time(&self, now_unix_s: u64) {
         lock(&self.known).now_unix_s = now_unix_s;
     }
@@ -108,13 +108,13 @@ impl Trust {
         provenance
     }
 
-    /// Remembers whose pages came.
+    /// Records the node whose pages arrived.
     pub(crate) fn came_from(&mut self, node: NodeId, arrival: Arrival) {
         self.makers.insert(node);
         self.log.came.insert(arrival);
     }
 
-    /// Nodes whose pages came and are to be taken back by what was read last; each is told once.
+    /// Nodes whose pages must be taken back according to the last reading; each is returned once.
     pub(crate) fn lost_makers(&mut self) -> Vec<NodeId> {
         let known = lock(&self.known);
         let is_lost = |node: &NodeId| known.judge(*node, None).is_err_and(|error| error.concerns_earlier_pages());
@@ -135,14 +135,14 @@ impl Trust {
         self.log.lose(Lost::Listed(node));
     }
 
-    /// Quarantines a node that this process found out.
+    /// Quarantines a node that an audit of this process caught.
     pub(crate) fn condemn(&mut self, node: NodeId) {
         lock(&self.known).condemned.insert(node);
         self.log.lose(Lost::Condemned(node));
         self.quarantine(node);
     }
 
-    /// A certificate ends at this moment.
+    /// Expires a certificate now.
     pub(crate) fn end_certificate(&mut self, node: NodeId) {
         // Before any time that a clock which is set back may show.
         lock(&self.known).certificate(node).not_after_unix_s = 0;
@@ -153,7 +153,7 @@ impl Trust {
         self.log.lose(Lost::Key(key));
     }
 
-    /// Orders to take back what a node, or anybody, sent.
+    /// Orders to take back the pages of a node, or of all nodes.
     pub(crate) fn order(&mut self, node: Option<NodeId>) {
         self.taken_back.order(node.map(|node| Maker(node.0)));
         let Log { begun, forbidden, .. } = &mut self.log;
@@ -161,12 +161,12 @@ impl Trust {
         forbidden.extend(concerned.map(|(arrival, _)| *arrival));
     }
 
-    /// Whether somebody may not be admitted again: a revoked node, or one whose certificate ended.
+    /// True if a node cannot be admitted again: it is revoked, or its certificate expired.
     pub(crate) fn needs_another(&self, node: NodeId) -> bool {
         self.on_disk.revoked.contains(&node) || self.log.lost.iter().any(|(_, lost)| *lost == Lost::Ended(node))
     }
 
-    /// A person lifts every quarantine.
+    /// Lifts every quarantine, as an operator does.
     pub(crate) fn readmit_all(&mut self) {
         self.on_disk.quarantined.clear();
         let mut known = lock(&self.known);
@@ -180,11 +180,11 @@ impl Trust {
         });
     }
 
-    /// What is left in a process that begins again.
+    /// Resets the state that a process restart loses; certificates stay.
     pub(crate) fn restart(&mut self) {
         (self.taken_back, self.makers) = (TakenBack::default(), BTreeSet::new());
         let certificates = lock(&self.known).certificates.clone();
-        // Vouchers of the process before keep what they had.
+        // Vouchers of the previous process keep its state.
         self.known = Arc::new(Mutex::new(Known { certificates, ..Known::default() }));
         let Log { begun, forbidden, .. } = &mut self.log;
         begun.clear();
@@ -216,12 +216,12 @@ impl Log {
         self.lost.push((self.moment, lost));
     }
 
-    /// Whether trust changed at all.
+    /// True if trust was ever lost.
     pub(crate) fn is_eventful(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Pages of nodes that were listed before the reading at `read_at` may not be used any more.
+    /// Forbids the pages of nodes that were listed before the reading at `read_at`.
     pub(crate) fn forbid_lost(&mut self, read_at: u64) {
         let lost: Vec<NodeId> = self.lost.iter().filter_map(|(at, lost)| lost.node_of_earlier(*at < read_at)).collect();
         let Self { begun, came, forbidden, .. } = self;
@@ -229,12 +229,12 @@ impl Log {
         forbidden.extend(concerned.map(|(arrival, _)| *arrival));
     }
 
-    /// Pages that may not be used, if any of these are.
+    /// The first of `arrivals` whose pages are forbidden, if any is.
     pub(crate) fn forbidden(&self, arrivals: &BTreeSet<Arrival>) -> Option<Arrival> {
         arrivals.intersection(&self.forbidden).next().copied()
     }
 
-    /// Whether what was brought must not become visible, by what was read or is known at once.
+    /// True if the pages must stay hidden, by the last reading or by a loss that counts at once.
     pub(crate) fn must_hide(&self, claim: &Claim, arrivals: &BTreeSet<Arrival>) -> bool {
         let counts = |at: u64, lost: &Lost| match lost {
             Lost::Listed(_) | Lost::Key(_) => at < claim.read_at,
@@ -244,7 +244,7 @@ impl Log {
         lost || self.forbidden(arrivals).is_some()
     }
 
-    /// Whether it may be refused: something happened that a later reading may have brought to light.
+    /// True if the pages may be refused: trust was lost in a way that a later reading may have shown.
     pub(crate) fn may_hide(&self, claim: &Claim, arrivals: &BTreeSet<Arrival>) -> bool {
         self.lost.iter().any(|(_, lost)| lost.concerns(claim)) || self.forbidden(arrivals).is_some()
     }
@@ -274,7 +274,7 @@ fn certificate_of(id: NodeId) -> NodeFacts {
     NodeFacts { id, name, roles, serial, not_before_unix_s: 0, not_after_unix_s: u64::MAX }
 }
 
-/// No code panics while it holds the lock.
+/// Locks the state. Poisoning is ignored, because no code panics while it holds the lock.
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }

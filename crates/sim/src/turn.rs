@@ -1,5 +1,5 @@
-//! Handoffs whose pages came, on their way through the engine: lists are read for them, the engine admits them in its turn,
-//! and what they leave to others is admitted once more.
+//! Handoffs whose pages arrived, on their way through the engine: the lists are read again, the engine admits the
+//! pages, and admits them once more before they are kept for other requests.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,17 @@ use crate::store::{Depends, Page};
 use crate::trust::{Arrival, Claim};
 use crate::violation::Violation;
 
-/// Whose pages an installation takes, and on what they depend.
+/// Origin of the pages of an installation: sending node, provenance and dependencies.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) arrival: Arrival,
     pub(crate) node: NodeId,
     pub(crate) provenance: Provenance,
-    /// With those of held pages.
+    /// Dependencies, including those of held pages.
     pub(crate) depends: Depends,
 }
 
-/// What a handoff brought, and nobody sees yet.
+/// Pages of a complete handoff that are not visible yet.
 pub(crate) struct Brought {
     job: Job,
     producer: usize,
@@ -38,29 +38,29 @@ pub(crate) struct Brought {
     origin: Origin,
     stage: Stage,
     due_ms: u64,
-    /// The moment of the last reading for it.
+    /// Moment of the last reading of the lists for it.
     read_at: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Lists are to be read.
+    /// The lists are to be read again.
     Arrived,
-    /// The engine's turn is to come.
+    /// Admission by the engine is due.
     Renewed,
-    /// The request runs, and is to leave its pages to others.
+    /// The request runs; its pages are then kept for other requests.
     Running,
 }
 
 impl Decoder {
-    /// The judgement about a node by the lists as they are now, and the moment of reading them.
+    /// Reads the lists and judges a node by them; returns the moment of the reading.
     pub(crate) fn judge_anew(&mut self, node: NodeId, key: Option<u32>, context: &Context) -> Result<u64, TrustError> {
         self.trust.set_time(self.unix_ms(context.now_ms) / 1000);
         let read_at = self.trust.read(self.keys.mac_keys());
         self.trust.judge(node, key).map(|()| read_at)
     }
 
-    /// An installation of what a node is asked for begins.
+    /// Begins an installation of the pages requested from a node.
     pub(crate) fn origin(&mut self, job: &Job, request: &Request, node: NodeId, context: &Context) -> Origin {
         self.next_arrival += 1;
         let (arrival, shape) = (self.next_arrival, &context.shape);
@@ -69,7 +69,7 @@ impl Decoder {
         Origin { arrival, node, provenance: self.trust.begin(arrival, node, request.key_id), depends }
     }
 
-    /// Everything came: if the producer is trusted still, the pages go on to the engine.
+    /// Hands the pages of a complete handoff to the engine if the producer is still trusted.
     pub(crate) fn complete_trusted(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let key = lane.key_id();
         let Ok(read_at) = self.judge_anew(lane.node, key, context) else {
@@ -90,7 +90,7 @@ impl Decoder {
         self.arrive(attempt, lane.producer, read_at, context)
     }
 
-    /// Takes what a handoff brought; `read_at` is the moment of the reading that allowed it.
+    /// Queues the pages of a handoff for the engine; `read_at` is the moment of the reading that allowed it.
     fn arrive(
         &mut self,
         attempt: Attempt,
@@ -116,7 +116,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Does what is due for what was brought. Nodes that were found out are the answer.
+    /// Advances the queued handoffs that are due. Returns the nodes that an audit condemned.
     pub(crate) fn take_turns(&mut self, context: &mut Context) -> Result<Vec<NodeId>, Violation> {
         let mut condemned = Vec::new();
         self.trust.set_time(self.unix_ms(context.now_ms) / 1000);
@@ -140,7 +140,7 @@ impl Decoder {
         Ok(condemned)
     }
 
-    /// The engine's turn. Before it, some handoffs are audited.
+    /// Audits some of the handoffs, then asks the engine for admission.
     fn submit(&mut self, mut brought: Brought, context: &mut Context) -> Result<Option<NodeId>, Violation> {
         if brought.job.gone_at_ms.is_some_and(|gone_at_ms| gone_at_ms <= context.now_ms) {
             context.mark(Mark::ClientGone);
@@ -184,7 +184,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// The request ends, and leaves its pages to others if they are trusted still.
+    /// Ends the request, and keeps its pages for other requests if they are still trusted.
     fn leave(&mut self, brought: Brought, context: &mut Context) -> Result<(), Violation> {
         if self.admit(&brought)?.is_err() {
             context.mark(Mark::LeftNothing);
@@ -204,7 +204,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The engine's judgement, checked against what happened.
+    /// The engine's admission, checked against the log of lost trust.
     fn admit(&self, brought: &Brought) -> Result<Result<(), Untrusted>, Violation> {
         let Brought { origin, key_id, read_at, .. } = brought;
         let claim = Claim { node: origin.node, key_id: *key_id, read_at: *read_at };
@@ -222,7 +222,7 @@ impl Decoder {
         }
     }
 
-    /// The makers of the first page that is not what its tokens give, of all that the prompt looks at.
+    /// Makers of the first wrong page among all that the prompt attends to.
     fn wrong_page(&mut self, brought: &Brought, context: &Context) -> Option<Makers> {
         let (shape, own) = (&context.shape, Maker(brought.origin.node.0));
         let names = shape.names(&brought.job.tokens);
@@ -245,14 +245,14 @@ impl Decoder {
         None
     }
 
-    /// The job goes on without what was brought.
+    /// Requeues the job without the pages, with the producer marked as tried.
     fn try_elsewhere(&mut self, brought: Brought) {
         let mut job = brought.job;
         job.tried.insert(brought.producer);
         self.waiting.push(job);
     }
 
-    /// What a process that begins again has not any more; the jobs wait again.
+    /// Drops the state that a process restart loses, and requeues its jobs.
     pub(crate) fn lose_memory(&mut self) {
         self.stores.clear();
         self.trust.restart();
@@ -260,7 +260,7 @@ impl Decoder {
         self.waiting.extend(brought.into_iter().map(|brought| brought.job));
     }
 
-    /// Has what was sent by nodes that are not trusted any more taken back, before kept pages may be used.
+    /// Takes back the pages of nodes that are no longer trusted, before kept pages are used.
     pub(crate) fn take_back_lost(&mut self, context: &mut Context) {
         self.trust.set_time(self.unix_ms(context.now_ms) / 1000);
         let read_at = self.trust.read(self.keys.mac_keys());
@@ -271,7 +271,7 @@ impl Decoder {
         self.trust.log.forbid_lost(read_at);
     }
 
-    /// Checks that a job uses nothing that came before an order to forget it, and nothing of another realm.
+    /// Checks that a job uses no page that was ordered to be taken back, and no page of another realm.
     pub(crate) fn check_use(&self, job: &Job, depends: &Depends) -> Result<(), Violation> {
         if let Some(arrival) = self.trust.log.forbidden(&depends.arrivals) {
             return Err(Violation::UsedAfterForgetting { decoder: self.index, job: job.id, arrival });

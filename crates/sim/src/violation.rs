@@ -1,10 +1,10 @@
-//! What must never happen.
+//! Violations of the invariants that every world checks.
 
-/// A promise that a world saw broken.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A page that is not what its tokens give.
+    /// A page has other bytes than its tokens give.
     #[error("page {page} of layer {layer} is complete and wrong")]
     WrongPage {
         /// The page's layer.
@@ -20,7 +20,7 @@ pub enum Violation {
         /// Pages planned.
         want: u64,
     },
-    /// A complete handoff tells of other times than its sender.
+    /// A complete handoff reports other timings than its sender.
     #[error("a handoff is complete with times that its sender did not tell")]
     WrongTimes,
     /// A page was handed out twice, or none was due.
@@ -31,7 +31,7 @@ pub enum Violation {
         /// The page's absolute index.
         page: u32,
     },
-    /// Pages of a handoff that did not complete can be seen.
+    /// Pages of an incomplete handoff are visible.
     #[error("page {page} of layer {layer} can be seen and belongs to nothing whole")]
     PartlyVisible {
         /// The page's layer.
@@ -42,7 +42,7 @@ pub enum Violation {
     /// A page was taken before the handoff was durably on record.
     #[error("a page was taken of a handoff that is not durably on record")]
     NotOnRecord,
-    /// The ledger let a handoff in twice.
+    /// The ledger accepted a handoff twice.
     #[error("decoder {decoder} accepted a handoff of key {key_id} twice")]
     AcceptedTwice {
         /// The decoder.
@@ -50,7 +50,7 @@ pub enum Violation {
         /// The MAC key.
         key_id: u32,
     },
-    /// The ledger let a handoff in that is older than what it forgot.
+    /// The ledger accepted a handoff that is older than entries that it dropped.
     #[error(
         "decoder {decoder} accepted a handoff that expires at {expiry_unix_ms} ms, up to {floor_unix_ms} ms are forgotten"
     )]
@@ -62,36 +62,36 @@ pub enum Violation {
         /// The latest expiry that may be forgotten.
         floor_unix_ms: u64,
     },
-    /// The ledger says a handoff is on record, and a power loss would prove it wrong.
+    /// The ledger reported an entry as written that a power loss would remove.
     #[error("decoder {decoder} has a record that a power loss would take away")]
     RecordNotDurable {
         /// The decoder.
         decoder: usize,
     },
-    /// A ledger that was only torn does not open.
+    /// A ledger with only a torn tail does not open.
     #[error("the ledger of decoder {decoder} does not open: {error}")]
     LedgerLost {
         /// The decoder.
         decoder: usize,
-        /// What it says.
+        /// Text of the error.
         error: String,
     },
-    /// A handoff failed, and nothing was done to it.
+    /// A handoff failed without a fault.
     #[error("a handoff of decoder {decoder} with producer {producer} failed without a fault: {end}")]
     FailedWithoutFault {
         /// The decoder.
         decoder: usize,
         /// The producer.
         producer: usize,
-        /// How it ended.
+        /// Outcome of the attempt.
         end: String,
     },
-    /// A fault has one right name, and the failure has another.
+    /// A fault was reported as another kind of failure.
     #[error("a fault ({fault}) was told as {end}")]
     WrongReason {
         /// The fault.
         fault: String,
-        /// How the attempt ended.
+        /// Outcome of the attempt.
         end: String,
     },
     /// Pages became visible whose maker, or key, was not trusted at that moment.
@@ -102,24 +102,24 @@ pub enum Violation {
         /// The request.
         job: u32,
     },
-    /// Pages were refused, and nothing had happened to the trust in their maker.
+    /// Pages were refused although the trust in their maker was not lost.
     #[error("decoder {decoder} refuses for request {job} what a trusted node sent: {reason}")]
     TrustedRefused {
         /// The decoder.
         decoder: usize,
         /// The request.
         job: u32,
-        /// The engine's words.
+        /// Text of the engine's reason.
         reason: String,
     },
-    /// Pages that came before an order to forget them, or of a node that is listed, are used.
+    /// Pages were used that arrived before an order to drop them, or from a listed node.
     #[error("decoder {decoder} uses pages of handoff {arrival} for request {job}, and was to forget them")]
     UsedAfterForgetting {
         /// The decoder.
         decoder: usize,
         /// The request.
         job: u32,
-        /// The handoff that brought them.
+        /// The handoff that the pages came with.
         arrival: u32,
     },
     /// A request used pages of another realm.
@@ -130,7 +130,7 @@ pub enum Violation {
         /// The request.
         job: u32,
     },
-    /// A producer began from what it had computed for another node or realm.
+    /// A producer reused pages that it had computed for another node or realm.
     #[error("a producer reuses for decoder {decoder} what it computed in another scope")]
     ScopeCrossed {
         /// The decoder.
@@ -142,7 +142,7 @@ pub enum Violation {
         /// The decoder.
         decoder: usize,
     },
-    /// A request without answer.
+    /// A request has no answer, or a wrong one.
     #[error("request {job} of decoder {decoder} has no answer, or a wrong one")]
     NoAnswer {
         /// The decoder.
@@ -157,7 +157,7 @@ pub enum Violation {
         end: &'static str,
         /// The lane.
         lane: u32,
-        /// So far.
+        /// Waiting time so far.
         waited_ms: u64,
         /// The limit.
         limit_ms: u64,
@@ -174,12 +174,12 @@ pub enum Violation {
         /// The limit.
         max: usize,
     },
-    /// Work without an end, or an end that is neither idle nor closed, after everything calmed down.
+    /// After the recovery some work did not end, or an end is neither idle nor closed.
     #[error("after {now_ms} ms of which the last were calm: {what}")]
     NotSettled {
-        /// The moment.
+        /// Time of the check.
         now_ms: u64,
-        /// What is still under way.
+        /// Description of the work still under way.
         what: String,
     },
     /// A producer that works again is not used again.
@@ -189,7 +189,7 @@ pub enum Violation {
         decoder: usize,
         /// The producer.
         producer: usize,
-        /// How the last attempt ended.
+        /// Outcome of the last attempt.
         end: String,
     },
     /// A call that must succeed did not.
@@ -197,7 +197,7 @@ pub enum Violation {
     Call {
         /// The call.
         call: &'static str,
-        /// What it says.
+        /// Text of the error.
         error: String,
     },
     /// Code panicked.

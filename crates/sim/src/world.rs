@@ -1,7 +1,7 @@
 //! A world: decoders and producers, the lanes between them, and the time that passes.
 //!
-//! First everything happens that the seed says. Then it calms down: whatever was frozen, down or broken works again, and
-//! all that is under way must come to an end. At last every decoder asks every producer for something new, which must work.
+//! First the events and faults of the seed happen. Then the world recovers: frozen, killed and broken parts work again,
+//! and all work under way must end. At last every decoder requests a new prompt from every producer, which must work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,28 +24,28 @@ use crate::schedule::{self, Event, Weather};
 use crate::shape::Shape;
 use crate::violation::Violation;
 
-/// How long things go wrong.
+/// Duration of the fault phase.
 const STORM_MS: u64 = 2500;
-/// Recorded sessions that are kept for being played again.
+/// Most recorded sessions kept for replay.
 pub(crate) const RECORDINGS_MAX: usize = 4;
 
-/// Whether a story is kept line by line.
+/// Level of detail of a story.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// Only what comes out is kept.
+    /// Only counts and the violation are kept.
     Silent,
     /// Every step is kept.
     StepByStep,
 }
 
-/// What a seed gave.
+/// Result of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
-    /// What happened, counted.
+    /// Counts of the events.
     pub coverage: Coverage,
-    /// What happened, line by line; empty if that was not wanted.
+    /// The events line by line; empty under [`Telling::Silent`].
     pub lines: Vec<String>,
-    /// The first promise that was broken, if any was.
+    /// The first broken invariant, if any.
     pub violation: Option<Violation>,
 }
 
@@ -61,7 +61,7 @@ pub fn run(seed: u64, telling: Telling) -> Story {
         stormy: weather == Weather::Storm,
         random,
         trust_random: fastrand::Rng::with_seed(!seed),
-        // A part of the worlds, so that the others tell what they always told.
+        // A quarter of the seeds, so that the stories of the others stay the same.
         trust_changes: seed % 4 == 3,
         liars: BTreeSet::new(),
         coverage: Coverage::default(),
@@ -97,7 +97,7 @@ pub(crate) struct World {
     next_job: u32,
     /// Frames of earlier sessions, by direction.
     pub(crate) recordings: Vec<(Vec<Frame>, Vec<Frame>)>,
-    /// The next lane of a decoder is answered by a recording, by its place.
+    /// Decoders whose next lane is answered by a recording, with the index of the recording.
     pub(crate) ambushed: BTreeMap<usize, usize>,
 }
 
@@ -130,7 +130,7 @@ impl World {
         world
     }
 
-    /// Draws which changes of trust wait for which steps.
+    /// Draws the changes of trust and the steps at which they fire.
     fn arm(&mut self) {
         let (producers, context) = (self.producers.len(), &mut self.context);
         let is_common = context.trust_random.u8(0..3) == 0;
@@ -215,13 +215,13 @@ impl World {
         Ok(())
     }
 
-    /// Whether nothing waits, and all ends are idle or closed.
+    /// True when no job waits and all ends are idle or closed.
     fn is_settled(&self) -> bool {
         self.decoders.iter().all(|decoder| decoder.waiting.is_empty() && decoder.brought.is_empty())
             && self.lanes.iter().all(Lane::rests)
     }
 
-    /// Lets a little time pass, and everybody do what is to be done.
+    /// Advances the clock by a random step and drives every part of the world.
     fn step(&mut self) -> Result<(), Violation> {
         self.context.now_ms += self.context.random.u64(1..=STEP_MS_MAX);
         while self.events.last().is_some_and(|(at_ms, _)| *at_ms <= self.context.now_ms) {
@@ -278,7 +278,7 @@ impl World {
         lane.check_bounds((awake_decoder, awake_producer), context)
     }
 
-    /// Lets a decoder's engine have its turn. A node that it finds out is not trusted on any lane any more.
+    /// Runs a decoder's engine. A node that its audit condemns loses its trust on every lane.
     fn take_turns(&mut self, decoder: usize) -> Result<(), Violation> {
         for node in self.decoders[decoder].take_turns(&mut self.context)? {
             let lanes = self.lanes.iter_mut().filter(|lane| lane.decoder == decoder && lane.node == node);
