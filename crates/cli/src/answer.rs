@@ -1,4 +1,4 @@
-//! One request at a time, printed as it comes: what `run` and `chat` share.
+//! One request at a time, printed as tokens arrive; shared by `run` and `chat`.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::model;
 use crate::output::{PrintedText, Printer};
 use crate::settings::{GenerationArgs, SamplerArgs};
 
-/// A model that answers.
+/// An engine with one model, and the settings of its requests.
 pub struct Answerer<'a> {
     engine: Engine,
     tokenizer: &'a Tokenizer,
@@ -25,15 +25,15 @@ pub struct Answerer<'a> {
     stops: StopStrings,
 }
 
-/// What came of a request.
+/// Result of a request.
 pub struct Answer {
-    /// What was printed of it.
+    /// The printed text.
     pub text: PrintedText,
-    /// What the engine says of it.
+    /// The engine's outcome.
     pub outcome: Outcome,
-    /// When the first token was there.
+    /// Time of the first token; `None` without tokens.
     pub first_token: Option<Instant>,
-    /// What ended it before its time.
+    /// Signal that ended it early.
     pub interrupted: Option<Signal>,
 }
 

@@ -66,7 +66,7 @@ impl Membership {
         Ok(member.following(trust))
     }
 
-    /// What this node is called.
+    /// This node's name.
     pub fn name(&self) -> &str {
         self.identity.facts().name.as_str()
     }
@@ -77,8 +77,8 @@ impl Membership {
         Acceptor::new(&self.identity, self.lane.clone(), wanted).map_err(|reason| Failure::Handoff(reason.to_string()))
     }
 
-    /// What was learnt about who computes the model with this identity how quickly, and where it is kept. Nothing that is
-    /// wrong with it is a reason not to begin.
+    /// Placement policy for the model with this identity, with its learned rates, and the file they persist in. A
+    /// missing, damaged or foreign file gives a new policy.
     pub fn policy(&self, identity: [u8; 32]) -> (Policy, PolicyFile) {
         let (path, settings) = (self.folder.policy(), PolicySettings::default());
         let known = match Policy::load(&path, settings.clone(), 0) {
@@ -98,12 +98,12 @@ impl Membership {
         (policy, PolicyFile { path, report })
     }
 
-    /// The producers that are not asked any more.
+    /// The quarantine list: producers that get no requests.
     pub fn quarantine(&self) -> Result<Arc<Quarantine>, Failure> {
         self.folder.load_quarantine().map(Arc::new).map_err(|reason| Failure::Handoff(reason.to_string()))
     }
 
-    /// What looks at what producers send, for the model with this identity.
+    /// Auditor of the pages that producers send, for the model with this identity.
     pub fn auditor(&self, args: &ProducerArgs, model: [u8; 32], quarantine: Arc<Quarantine>) -> Auditor {
         let settings = AuditSettings {
             rate: args.audit,
@@ -116,7 +116,7 @@ impl Membership {
         Auditor::new(settings, quarantine)
     }
 
-    /// The producers that the flags name, of which nobody in `quarantine` is asked.
+    /// The producers named by the flags; those in `quarantine` get no requests.
     pub fn remotes(
         &self,
         args: &ProducerArgs,
@@ -144,7 +144,7 @@ impl Membership {
     }
 }
 
-/// What handoffs have to know of a model, and the digest from which the names of its pages start.
+/// Handoff shape of a model, and the identity digest from which the names of its pages start.
 pub fn shape(
     files: &ModelFiles,
     model: &ModelSpec,

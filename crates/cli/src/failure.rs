@@ -1,4 +1,4 @@
-//! What can end a command, and with which exit code.
+//! Failures of commands, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use muser_weights::gguf::OpenError;
 use crate::config::ConfigError;
 use crate::interrupt::Signal;
 
-/// What ended a command.
+/// Failure that ended a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Wrong use of a flag that the parser cannot see.
@@ -54,7 +54,7 @@ pub enum Failure {
     /// The answer failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The device that was asked for is not there, or has no room for the model.
+    /// The requested device does not exist, or has no room for the model.
     #[error("{0}")]
     Device(String),
     /// A device differs from the references.
@@ -68,7 +68,7 @@ pub enum Failure {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
     /// A file's contents are not what they should be.
@@ -78,7 +78,7 @@ pub enum Failure {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// A tensor cannot be converted.
@@ -90,7 +90,7 @@ pub enum Failure {
     /// The model's chat templates cannot be read.
     #[error(transparent)]
     Templates(#[from] TemplatesLoadError),
-    /// A model file cannot be had.
+    /// A model file cannot be downloaded or found in a cache.
     #[error(transparent)]
     Pull(#[from] muser_hub::Error),
     /// The engine refused a request.
@@ -105,16 +105,16 @@ pub enum Failure {
     /// Signals cannot be caught.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// The cluster's folder, or what it is for, does not work.
+    /// The cluster's folder cannot be used, or handoffs cannot be set up.
     #[error("{0}")]
     Handoff(String),
     /// No node was enrolled.
     #[error("nobody was enrolled: {0}")]
     Enrol(Box<muser_cluster::enrol::EnrolError>),
-    /// A producer cannot serve as it was told.
+    /// A producer cannot serve as configured.
     #[error("cannot produce: {0}")]
     Produce(String),
-    /// There is no server, or no more.
+    /// The server cannot start, or has failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// A certificate or a key cannot be used.
@@ -122,7 +122,7 @@ pub enum Failure {
     Tls {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The TLS library's error.
         reason: TlsError,
     },
     /// Reading standard input failed.
@@ -163,7 +163,7 @@ impl Failure {
         })
     }
 
-    /// Whether whoever read standard output has left, as `head` does: nobody needs to be told.
+    /// True if the reader of standard output closed the pipe, as `head` does; such a failure is not reported.
     pub fn is_reader_gone(&self) -> bool {
         matches!(self, Self::Stdout(reason) if reason.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,4 +1,4 @@
-//! Model files from elsewhere, as the environment says: which hub, as whom, through which proxy, into which folders.
+//! Model downloads, configured by the environment: hub, access token, proxy and cache folders.
 
 use std::env;
 use std::ops::ControlFlow;
@@ -13,25 +13,25 @@ use crate::output::tell;
 use crate::progress::{Progress, Shown};
 use crate::settings::HubArgs;
 
-/// The hub that is asked if nobody names another.
+/// Default hub.
 const ENDPOINT: &str = "https://huggingface.co";
-/// How a model file begins.
+/// Magic bytes of a model file.
 pub const MAGIC: &[u8] = b"GGUF";
-/// For finding a host and connecting to it.
+/// Timeout of name resolution and connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longer without a byte is an interruption.
+/// Idle timeout of a download.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds to wait before each further attempt that is in vain.
 const RETRY_PAUSES_S: [u64; 5] = [1, 2, 4, 8, 16];
 
-/// Whether anybody may be asked.
+/// Permitted use of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Whatever is not here, or may have changed, is asked for.
+    /// Fetches files that are missing or may have changed.
     Current,
-    /// Only what is not here is asked for.
+    /// Fetches only missing files.
     IfAbsent,
-    /// Nobody is asked.
+    /// Uses only local files.
     Offline,
 }
 

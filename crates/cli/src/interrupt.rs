@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first asks whatever is under way to stop, the second ends the process.
+//! SIGINT and SIGTERM: the first signal asks the work under way to stop, the second ends the process.
 //!
 //! Work that asks [`Interrupt::requested`] from time to time says so by [`Interrupt::hold`]. While nothing of that kind
 //! is under way, as when a model is loaded or a person is awaited, the first signal ends the process at once.
@@ -14,21 +14,21 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// What asks the program to stop.
+/// Signal that asks the program to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGINT: a person at the terminal.
+    /// SIGINT, sent by the terminal.
     Interrupt,
-    /// SIGTERM: whoever started the program.
+    /// SIGTERM, sent by a supervisor.
     Terminate,
 }
 
-/// Whether a signal has come. Clones see the same.
+/// State of the signal handlers, shared by clones.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     /// The number of the last signal; 0 for none.
     signal: Arc<AtomicI32>,
-    /// Whether the next signal ends the process.
+    /// True if the next signal ends the process.
     at_once: Arc<AtomicBool>,
 }
 
@@ -36,7 +36,7 @@ impl Interrupt {
     /// Catches the signals from now on.
     ///
     /// # Errors
-    /// What the system says if it refuses the handlers or the thread that waits for them.
+    /// The system's error if it refuses the handlers or the thread that waits for signals.
     pub fn listen() -> io::Result<Self> {
         let interrupt = Self { signal: Arc::default(), at_once: Arc::new(AtomicBool::new(true)) };
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -87,7 +87,7 @@ impl Interrupt {
 }
 
 impl Signal {
-    /// What a shell reports for a program that this signal ended.
+    /// Exit code that a shell reports for a program ended by this signal.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,

@@ -1,4 +1,4 @@
-//! What leaves the program: text as it comes, files that have their name only when they are whole, and words for people.
+//! Output of the program: streamed text, files that get their name only once complete, and messages on standard error.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -79,7 +79,7 @@ impl Drop for NewFile {
 pub struct PrintedText {
     /// All of it.
     pub answer: String,
-    /// Which stop string ended it.
+    /// Index of the stop string that ended it.
     pub stop_string: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ pub struct Printer<'a> {
     decoder: StreamDecoder,
     stops: StopStrings,
     out: io::StdoutLock<'static>,
-    /// What goes before the answer, until something of it is written.
+    /// Text to write in front of the answer; emptied once it is written.
     before: &'a str,
     text: PrintedText,
     failure: Option<io::Error>,
@@ -103,7 +103,7 @@ impl<'a> Printer<'a> {
         Self { tokenizer, decoder, stops, out, before, text, failure: None }
     }
 
-    /// Writes what `token` completes; a break if that ends the text, or if nobody reads any more.
+    /// Writes the text that `token` completes; `Break` if that ends the text, or if writing failed.
     pub fn token(&mut self, token: u32) -> ControlFlow<()> {
         let text = self.decoder.push(self.tokenizer, token).expect("the model and its tokenizer have one size");
         self.show(&text);
@@ -140,10 +140,10 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Longest line for people, in characters: names and values out of a file can be as long as the file.
+/// Longest line on standard error, in characters: names and values out of a file can be as long as the file.
 const LINE_CHARS_MAX: usize = 4000;
 
-/// Writes a line of at most [`LINE_CHARS_MAX`] to standard error. If nobody reads it any more, nothing is lost.
+/// Writes a line of at most [`LINE_CHARS_MAX`] to standard error. Write errors are ignored.
 pub fn tell(line: impl Display) {
     let line = line.to_string();
     let (shown, more) = match line.char_indices().nth(LINE_CHARS_MAX) {

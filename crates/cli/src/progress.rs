@@ -1,4 +1,4 @@
-//! How far a download is, for people: a bar on a terminal, a line per tenth elsewhere. Always on standard error.
+//! Progress of a download on standard error: a bar on a terminal, a line per tenth elsewhere.
 
 use std::io::{self, IsTerminal};
 
@@ -7,15 +7,15 @@ use muser_hub::Event;
 
 use crate::output::{one_line, tell};
 
-/// Without a size, a line comes for each so many bytes.
+/// Bytes per progress line of a download of unknown size.
 const LINE_BYTES: u64 = 100_000_000;
 
-/// What people want to see.
+/// Verbosity of downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// How far it is.
+    /// Progress and notices.
     Progress,
-    /// Only what is out of the ordinary.
+    /// Only notices: retries, and waits for another process.
     Troubles,
 }
 
@@ -45,7 +45,7 @@ impl Progress {
         Self { style, file: String::new(), bytes: None, lines: 0 }
     }
 
-    /// Shows what happened.
+    /// Shows an event.
     pub fn hear(&mut self, event: &Event<'_>) {
         match event {
             Event::Waiting { file } => self.notice(&format!("{file}: another process is fetching it; waiting")),
@@ -105,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// How many lines a file with so many bytes has had.
+    /// Number of progress lines due at `have` bytes.
     fn step(&self, have: u64) -> u64 {
         match self.bytes {
             // Ten steps reach the end exactly; wide, because ten times the size may not fit.

@@ -1,4 +1,4 @@
-//! What the user asked for, parsed and checked once. Everything below the command line receives plain values.
+//! Command-line arguments, parsed and checked once. Everything below the command line receives plain values.
 
 pub mod cluster;
 pub mod cluster_member;
@@ -55,12 +55,12 @@ pub struct Cli {
     /// TOML file that sets flags [default: muser/config.toml in $XDG_CONFIG_HOME or ~/.config].
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Continue a prompt; text goes to stdout, statistics to stderr.
@@ -118,7 +118,7 @@ pub struct HubArgs {
     pub offline: bool,
 }
 
-/// How the machine is used; shared by the commands that run a model. None of these change a result.
+/// Use of the machine; shared by the commands that run a model. None of these change a result.
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
     /// Threads that compute on the CPU [default: one per core].
@@ -144,7 +144,7 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// How keys and values are kept.
+/// Layout of cached keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvType {
     /// 8-bit codes with one scale per head vector.
@@ -215,7 +215,7 @@ pub struct ChatArgs {
     pub model: Option<PathBuf>,
     #[command(flatten)]
     pub hub: HubArgs,
-    /// What the conversation begins with; -sys for short.
+    /// System prompt at the start of the conversation; -sys for short.
     #[arg(long, alias = "sys", value_name = "TEXT")]
     pub system_prompt: Option<String>,
     #[command(flatten)]
@@ -273,12 +273,12 @@ pub struct DoctorArgs {
 /// `muser config`.
 #[derive(Args, Debug)]
 pub struct ConfigArgs {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: ConfigCommand,
 }
 
-/// What to do with the configuration.
+/// Subcommands of `muser config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check it, and print what every flag has and who set it.
@@ -383,14 +383,14 @@ pub struct LogitsArgs {
     /// Layout of cached keys and values.
     #[arg(long, value_enum, default_value_t = KvType::Q8)]
     pub kv: KvType,
-    /// Where to write [position, vocabulary] little-endian f32, prompts in file order.
+    /// File to write: [position, vocabulary] little-endian f32, prompts in file order.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     #[command(flatten)]
     pub machine: MachineArgs,
 }
 
-/// How `muser bench` prints.
+/// Output format of `muser bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchFormat {
     /// A table.
@@ -426,7 +426,7 @@ pub struct BenchArgs {
     /// Layout of cached keys and values.
     #[arg(long, value_enum, default_value_t = KvType::Q8)]
     pub kv: KvType,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = BenchFormat::Md)]
     pub output: BenchFormat,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM for servers: heard by a thread of their own, whatever the threads that serve are doing.
+//! SIGINT and SIGTERM for servers, received by a dedicated thread even while all serving threads are busy.
 
 use std::io;
 use std::process;
@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator;
 use tokio::sync::watch;
 
-/// The first signal, for whoever serves. The next one ends the process without asking anybody.
+/// The first signal, passed to the server. The next one ends the process at once.
 #[derive(Debug)]
 pub struct Signals(watch::Receiver<bool>);
 
@@ -17,7 +17,7 @@ impl Signals {
     /// loading cannot be interrupted otherwise. The exit code is what a shell reports for the signal.
     ///
     /// # Errors
-    /// What the system says if it refuses the handlers or the thread that waits for them.
+    /// The system's error if it refuses the handlers or the thread that waits for signals.
     pub fn listen(is_loading: impl Fn() -> bool + Send + 'static) -> io::Result<Self> {
         let mut signals = iterator::Signals::new([SIGINT, SIGTERM])?;
         let (first, heard) = watch::channel(false);

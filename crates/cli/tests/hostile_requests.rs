@@ -25,7 +25,8 @@ use serde_json::Value;
 
 /// Address space of the server. Its own threads and model reserve less than a third of it.
 const ADDRESS_SPACE_KIB: u64 = 3 << 20;
-/// What requests may add to the server's resident memory while they are answered, and what may be left of it afterwards.
+/// Limits of the server's resident memory that requests may add while they are answered, and that may remain
+/// afterwards.
 const PEAK_KIB: u64 = 512 << 10;
 const LEFT_KIB: u64 = 128 << 10;
 /// Far beyond what any answer takes on a busy machine.
@@ -38,15 +39,15 @@ const VOCAB: usize = 4096;
 
 /// A request, and the statuses of which it must get one.
 pub struct Case {
-    /// What is hostile about it.
+    /// Description of the hostile part.
     pub name: String,
-    /// Of HTTP.
+    /// HTTP method.
     pub method: &'static str,
-    /// With its query.
+    /// Path with query.
     pub path: &'static str,
-    /// As it is sent.
+    /// Body as sent.
     pub body: Vec<u8>,
-    /// Statuses.
+    /// Allowed statuses.
     pub expected: &'static [u16],
 }
 

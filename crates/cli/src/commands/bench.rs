@@ -41,7 +41,7 @@ struct Row {
     avg_gbs: f64,
 }
 
-/// What one test counts, at the depth that has been reached.
+/// Workload of one test, at the current depth.
 #[derive(Clone, Copy)]
 enum Test {
     /// Tokens of one sequence, in steps as large as the executor takes.

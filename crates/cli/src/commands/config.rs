@@ -1,4 +1,4 @@
-//! `muser config check`: what every flag has, and who set it.
+//! `muser config check`: the values of every flag, and their origin.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::one_line;
 use crate::settings::{Cli, ConfigArgs, ConfigCheckArgs, ConfigCommand};
 
-/// Everything the command says.
+/// The command's output.
 #[derive(Serialize)]
 struct Report {
     /// The configuration file, if there is one.

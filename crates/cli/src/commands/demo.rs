@@ -35,7 +35,7 @@ A girl walked along the wall with a basket, counting them as she did every day, 
 
 /// Tokens that are compared when the producer joins, if the prompt has as many.
 const QUALIFICATION_TOKENS: usize = 600;
-/// What one way of answering came to.
+/// Result of one run, with or without the producer.
 struct Outcome {
     first_token: Duration,
     tokens: Vec<u32>,
@@ -172,7 +172,7 @@ async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, Failure> 
     Err(Failure::Handoff("the engine has stopped".into()))
 }
 
-/// For whatever of the cluster does not work.
+/// Failure of a part of the cluster.
 fn failed(reason: &dyn std::fmt::Display) -> Failure {
     Failure::Handoff(reason.to_string())
 }

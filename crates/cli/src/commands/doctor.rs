@@ -31,7 +31,7 @@ struct Report {
     gpu: String,
     memory_bytes: Option<u64>,
     memory_available_bytes: Option<u64>,
-    /// Whether the system gives huge pages to those who ask: `always`, `madvise` or `never`.
+    /// The system's mode of transparent huge pages: `always`, `madvise` or `never`.
     huge_pages: Option<String>,
     /// Bytes per second that all threads together read; decode cannot be faster than this over the model's size.
     read_bandwidth: Option<f64>,

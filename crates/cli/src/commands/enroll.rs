@@ -145,7 +145,7 @@ impl Talk {
     }
 }
 
-/// What is wrong on the way to an enrolment.
+/// The failure for an error during an enrolment.
 fn failed(error: impl Into<EnrolError>) -> Failure {
     Failure::Enrol(Box::new(error.into()))
 }

@@ -23,7 +23,7 @@ const SHOWN_ELEMENTS: usize = 6;
 /// Characters of a string that are shown to people.
 const SHOWN_CHARACTERS: usize = 80;
 
-/// Everything the command says.
+/// The command's output.
 #[derive(Serialize)]
 struct Report {
     files: Vec<String>,

@@ -91,7 +91,7 @@ fn read_prompts(path: &Path) -> Result<Vec<Prompt>, Failure> {
 }
 
 impl Prompt {
-    /// What the model cannot take of the prompt.
+    /// Checks the prompt's token ids and length against the model.
     fn check(&self, config: &ModelConfig) -> Result<(), String> {
         let ModelConfig { vocab, context, .. } = *config;
         if let Some(id) = self.ids.iter().find(|id| **id as usize >= vocab) {

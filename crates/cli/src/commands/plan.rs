@@ -1,6 +1,6 @@
-//! `muser plan`: what a handoff of a prompt would move, and who would be expected to compute it quickest.
+//! `muser plan`: bytes that a handoff of a prompt would move, and the expected time of each place to compute it.
 //!
-//! Only the head of a model file is read. Nothing is computed, and nobody is asked.
+//! Reads only the head of a model file, computes nothing and contacts no producer.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::model;
 use crate::settings::plan::{Geometry, PlanArgs};
 
-/// Everything the command says. Sizes in bytes.
+/// The command's output. Sizes in bytes.
 #[derive(Serialize)]
 struct Report {
     prompt_tokens: usize,
@@ -60,7 +60,7 @@ struct Framing {
     entry_bytes: u64,
 }
 
-/// What each place is expected to take.
+/// Expected time of each place.
 #[derive(Serialize)]
 struct Costs {
     /// The identity of the model and layout that was measured.
@@ -175,7 +175,7 @@ fn report(args: &PlanArgs, spec: &CacheSpec, (bytes, whole): (&HandoffBytes, &Ha
     }
 }
 
-/// What everyone in the policy file is expected to take, while nobody is busy.
+/// Expected time of every place in the policy file, with empty queues.
 fn costs(folder: &ClusterFolder, missing: &Range<u64>, payload_bytes: u64) -> Result<Costs, Failure> {
     let policy = match Policy::load(&folder.policy(), PolicySettings::default(), 0) {
         Ok(policy) => policy,

@@ -1,7 +1,7 @@
 //! `muser produce`: computes the prompts of other machines of its cluster, until a signal ends it.
 //!
 //! The first signal lets handoffs under way end, for a time; a second one ends the process at once.
-//! Whatever keeps it from serving as it was told ends it with exit code 75, so that a supervisor starts it again.
+//! Any failure to serve as configured ends it with exit code 75, so that a supervisor starts it again.
 
 use std::fmt::Display;
 use std::num::NonZeroUsize;
@@ -132,12 +132,12 @@ fn tell_of(news: ProducerNews) {
     }
 }
 
-/// What keeps a producer from serving as it was told.
+/// The failure of a producer that cannot serve as configured.
 fn cannot(reason: impl Display) -> Failure {
     Failure::Produce(reason.to_string())
 }
 
-/// Why the engine has ended, once it has.
+/// Waits for the engine to end, and returns the reason.
 async fn engine_failure(host: &mut EngineHost) -> String {
     loop {
         if let Some(reason) = host.status().failure {

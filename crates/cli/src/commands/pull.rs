@@ -27,7 +27,7 @@ pub struct PullArgs {
     /// Digest that the file must have.
     #[arg(long, value_name = "HEX")]
     pub sha256: Option<Sha256>,
-    /// Where to put the file [default: the hub's cache, or muser's own for an address].
+    /// File to write [default: the hub's cache, or muser's own for an address].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Ask nobody: take only what is here.

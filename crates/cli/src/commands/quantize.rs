@@ -21,10 +21,10 @@ use crate::settings::{QuantizeArgs, QuantizeTo};
 /// Rows converted at a time by all threads together: bounds the memory beside the files.
 const ROWS_AT_ONCE: usize = 1024;
 
-/// Why a model was not converted.
+/// Failure of a conversion.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeFailure {
-    /// The output is there already.
+    /// The output exists already.
     #[error("{0:?} exists already; nothing was written")]
     OutputExists(PathBuf),
     /// Precision would be lost twice.
@@ -49,7 +49,7 @@ pub enum QuantizeFailure {
     Values {
         /// The tensor.
         name: String,
-        /// What is wrong with its values.
+        /// The quantiser's error.
         reason: QuantiseError,
     },
     /// A value is a NaN or an infinity.
@@ -183,7 +183,7 @@ fn write(
     }
 }
 
-/// What keeps a tensor from being converted, before its name is known.
+/// Failure to convert a tensor, without the tensor's name.
 enum Refused {
     Interrupted(Signal),
     NotFinite(usize),

@@ -62,7 +62,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let started = start(args, kv, &app);
     match &started {
         Ok((_, about)) => announce(&url, about, &keys),
-        // Whoever waits for the model need not wait any more.
+        // Requests that wait for the model are released.
         Err(_) => app.stop(),
     }
     let ended = serving.join().map_err(|_| ServeError::Engine("the server has panicked".into()))?;
@@ -97,7 +97,7 @@ fn serve(
     Ok(thread::Builder::new().name("server".into()).spawn(serving).map_err(ServeError::Runtime)?)
 }
 
-/// What a person wants to know about a server that has just started.
+/// Facts about a started server, printed at its start.
 struct About {
     model: String,
     context: usize,
@@ -115,7 +115,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     let (vocab, context) = (config.vocab, args.context(config.context));
     let words = Words::load(&files.metadata(), vocab)?;
     let sampling = args.sampler.settings(args.temp, 0, words.tokenizer.end_of_generation_ids());
-    // What every request would be refused for is said now.
+    // Settings that every request would be refused for fail at the start.
     Sampler::new(sampling.clone(), vocab).map_err(SubmitError::Sampling)?;
     let defaults = ServiceSettings { sampling, ..app.settings.clone() };
     let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &*executor, (kv, context))?;
@@ -166,7 +166,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     Ok((engine, about))
 }
 
-/// When producers are asked.
+/// Settings of remote prefill from the flags.
 fn prefill(args: &ProducerArgs) -> PrefillSettings {
     PrefillSettings {
         tokens_min: args.producer_min_tokens,
@@ -243,7 +243,7 @@ fn server_settings(args: &ServeArgs, access: Access) -> ServerSettings {
     }
 }
 
-/// A line for people: nothing of what was asked or answered, and nothing that the client could have made up.
+/// Log line of a request, without prompts, answers and other text that the client controls.
 fn line_of(record: &RequestRecord) -> String {
     let RequestRecord { method, route, status, complete, elapsed, tokens } = record;
     let route = route.as_deref().unwrap_or("(no such path)");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::error::ConfigError;
 use super::{Entry, Given, Origin};
 
-/// What the names of variables that stand for flags begin with.
+/// Prefix of variables that set flags.
 const PREFIX: &str = "MUSER_ARG_";
 
 /// The flag that names the configuration file, and so cannot be set in it.
@@ -38,7 +38,7 @@ pub fn config_file() -> Option<PathBuf> {
     env::var_os(CONFIG).map(PathBuf::from)
 }
 
-/// Where the configuration file is if nobody names one. It need not exist.
+/// Default path of the configuration file, which need not exist.
 pub fn default_config_file() -> Option<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
     // A relative path counts for nothing here, by the XDG specification.

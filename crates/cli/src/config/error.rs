@@ -1,4 +1,4 @@
-//! What is wrong with the configuration, and where.
+//! Errors in the configuration, with their origin.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Origin;
 
-/// Why the configuration file or the environment cannot be used. Whoever wrote them can mend it.
+/// Error in the configuration file or the environment, which the user can correct.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -14,7 +14,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
     /// The file is no TOML.
@@ -24,13 +24,13 @@ pub enum ConfigError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
     /// There is no such command.
     #[error("{origin}: there is no command {command:?}")]
     UnknownCommand {
-        /// Where it is named.
+        /// Origin of the name.
         origin: Arc<Origin>,
         /// The command, with those it is a part of.
         command: String,
@@ -38,7 +38,7 @@ pub enum ConfigError {
     /// There is no such flag.
     #[error("{origin}: there is no flag --{flag}{}", of(command))]
     UnknownFlag {
-        /// Where it is named.
+        /// Origin of the name.
         origin: Arc<Origin>,
         /// The flag.
         flag: String,
@@ -48,21 +48,21 @@ pub enum ConfigError {
     /// A value of a kind that the flag does not take.
     #[error("{origin}: --{flag} takes {takes}, not {given}")]
     Kind {
-        /// Where it is given.
+        /// Origin of the value.
         origin: Arc<Origin>,
         /// The flag.
         flag: String,
-        /// What it takes.
+        /// Kind of value that the flag takes.
         takes: &'static str,
-        /// What it was given.
+        /// Kind of value given.
         given: &'static str,
     },
     /// A value that the flag itself refuses.
     #[error("{origin}: {reason}")]
     Value {
-        /// Where it is given.
+        /// Origin of the value.
         origin: Arc<Origin>,
-        /// What the flag says.
+        /// The flag parser's message.
         reason: String,
     },
     /// Two flags of which only one may be given.
@@ -70,13 +70,13 @@ pub enum ConfigError {
         "{origin}: --{flag} cannot be used with --{other}, which {other_origin} sets for the same command {command:?}"
     )]
     Conflict {
-        /// Where the one is given.
+        /// Origin of the first flag.
         origin: Arc<Origin>,
-        /// The one.
+        /// The first flag.
         flag: String,
-        /// The other.
+        /// The second flag.
         other: String,
-        /// Where that is given.
+        /// Origin of the second flag.
         other_origin: Arc<Origin>,
         /// The command that has both.
         command: String,

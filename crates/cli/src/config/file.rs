@@ -66,7 +66,7 @@ impl Reader<'_> {
     }
 }
 
-/// The value in the words of a command line.
+/// The value as command-line text.
 fn given(value: &Spanned<DeValue<'_>>) -> Option<Given> {
     match value.get_ref() {
         DeValue::Boolean(value) => Some(Given::Boolean(*value)),

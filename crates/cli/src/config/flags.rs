@@ -1,4 +1,4 @@
-//! Commands and flags as the parser knows them, so that nothing about them is written down twice.
+//! Commands and flags, derived from the parser's definitions.
 
 use std::ffi::{OsStr, OsString};
 
@@ -15,16 +15,16 @@ pub struct CommandFlags<'a> {
     pub command: &'a Command,
 }
 
-/// Why a flag does not take what it was given.
+/// Reason for which a flag refuses a value.
 pub enum Refused {
-    /// It is of the wrong kind.
+    /// A value of the wrong kind.
     Kind {
-        /// What the flag takes.
+        /// Kind of value that the flag takes.
         takes: &'static str,
-        /// What it was given.
+        /// Kind of value given.
         given: &'static str,
     },
-    /// The flag's own words.
+    /// The flag parser's message.
     Value(String),
 }
 
@@ -63,7 +63,7 @@ impl<'a> CommandFlags<'a> {
         self.flags().find(|(flag, _)| *flag == name).map(|(_, arg)| arg)
     }
 
-    /// Whether only one of two arguments may be given.
+    /// True if only one of two arguments may be given.
     pub fn exclude_each_other(&self, one: &Arg, other: &Arg) -> bool {
         let conflicts = |one, other: &Arg| {
             self.command.get_arg_conflicts_with(one).iter().any(|found| found.get_id() == other.get_id())
@@ -76,12 +76,12 @@ impl<'a> CommandFlags<'a> {
     }
 }
 
-/// Whether the flag is either there or not, and has no value.
+/// True for a flag without a value.
 pub fn is_switch(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::SetTrue)
 }
 
-/// What the flag has if nobody sets it.
+/// Values of a flag that is not set.
 pub fn default_values(arg: &Arg) -> Vec<OsString> {
     if is_switch(arg) {
         vec!["false".into()]
@@ -90,7 +90,7 @@ pub fn default_values(arg: &Arg) -> Vec<OsString> {
     }
 }
 
-/// What stands on a command line for a flag that has these values.
+/// Command-line arguments that give a flag these values.
 pub fn as_arguments(arg: &Arg, values: &[OsString]) -> Vec<OsString> {
     let name = format!("--{}", arg.get_long().unwrap_or_default());
     if is_switch(arg) {
@@ -122,7 +122,7 @@ pub fn accept(arg: &Arg, given: &Given) -> Result<Vec<OsString>, Refused> {
     Ok(values)
 }
 
-/// Lets the flag alone parse the values; its own words if it refuses one.
+/// Parses the values with the flag's own parser; the parser's message if it refuses one.
 fn ask_the_parser(arg: &Arg, values: &[OsString]) -> Result<(), String> {
     let name = arg.get_long().unwrap_or_default();
     // Not a copy of the argument: what it requires and excludes is unknown here.
@@ -147,7 +147,7 @@ fn ask_the_parser(arg: &Arg, values: &[OsString]) -> Result<(), String> {
     Err(lines.map(str::trim).collect::<Vec<_>>().join(" "))
 }
 
-/// Whether the flag's value is for nobody to read.
+/// True if the flag's value is a secret that must not be printed.
 pub fn is_secret(name: &str) -> bool {
     name.ends_with("api-key") || name.ends_with("token")
 }

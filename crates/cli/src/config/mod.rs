@@ -26,7 +26,7 @@ use clap::{Arg, ArgMatches, Command};
 pub use error::ConfigError;
 use flags::{CommandFlags, Refused};
 
-/// Where a value was set.
+/// Origin of a configured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// In the configuration file.
@@ -54,7 +54,7 @@ pub struct Configuration {
     entries: Vec<Entry>,
 }
 
-/// A flag of a command, and what it has if no argument says otherwise.
+/// A flag of a command, and its values if no argument sets it.
 pub struct Effective {
     /// The command, as one types it after `muser`.
     pub command: String,
@@ -62,7 +62,7 @@ pub struct Effective {
     pub flag: String,
     /// Its values; none if it is unset, `true` or `false` for a switch, `(hidden)` for a secret.
     pub values: Vec<String>,
-    /// Who set it; `None` for the built-in default.
+    /// Origin of the values; `None` for the built-in default.
     pub origin: Option<Arc<Origin>>,
 }
 
@@ -151,7 +151,8 @@ impl Configuration {
         Ok(all)
     }
 
-    /// What was configured for the command in `matches`, and neither given there nor excluded by what was.
+    /// Arguments configured for the command in `matches`, without those that are given there or conflict with those
+    /// given.
     fn arguments(&self, matches: &ArgMatches) -> Result<Vec<OsString>, ConfigError> {
         let (mut path, mut matches) = (Vec::new(), matches);
         while let Some((name, below)) = matches.subcommand() {

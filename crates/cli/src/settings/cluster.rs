@@ -13,12 +13,12 @@ pub const DAY_S: u64 = 24 * 3600;
 /// `muser cluster`.
 #[derive(Args, Debug)]
 pub struct ClusterArgs {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: ClusterCommand,
 }
 
-/// What to do with a cluster folder.
+/// Subcommands of `muser cluster`.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Begin a cluster: make its CA, a first MAC key, and a certificate for this machine.
@@ -39,12 +39,12 @@ pub enum ClusterCommand {
     ActivateKey(KeyArgs),
     /// No longer admit a node, or one certificate of it.
     ///
-    /// What uses this folder knows at once; every other machine needs the new revoked.toml.
+    /// Takes effect at once in processes that use this folder; every other machine needs the new revoked.toml.
     Revoke(RevokeArgs),
     /// Take a deny-list or MAC keys that were carried here from another machine of the cluster.
     ///
-    /// What is here already stays: nothing is admitted again that was revoked here, and no older key seals again. What uses
-    /// this folder knows at once.
+    /// Existing entries stay: nothing is admitted again that was revoked here, and no older key seals again.
+    /// Takes effect at once in processes that use this folder.
     Import(ImportArgs),
     /// Take certificates off the deny-list that have run out by now. Nodes stay on it.
     Prune(FolderArgs),
@@ -54,11 +54,11 @@ pub enum ClusterCommand {
     Renew(RenewArgs),
     /// Ask a producer again that was quarantined because an audit found what it sent to be wrong.
     ///
-    /// What uses this folder knows at once.
+    /// Takes effect at once in processes that use this folder.
     Readmit(ReadmitArgs),
 }
 
-/// How long a certificate is valid.
+/// Lifetime of a certificate.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct LifetimeArgs {
     /// Days for which the certificate is valid.
@@ -90,7 +90,7 @@ pub struct GrantArgs {
     /// Name of the other machine: 1 to 63 of a-z, 0-9 and -.
     #[arg(value_parser = NodeName::new)]
     pub name: NodeName,
-    /// What the other machine may do: ask for pages of prompts, compute them, or both.
+    /// Roles of the other machine: ask for pages of prompts, compute them, or both.
     #[arg(long, value_enum)]
     pub roles: GrantedRoles,
     /// Folder to make; must not exist, or be empty.
@@ -148,7 +148,7 @@ pub struct RevokeArgs {
     pub revoked: NodeOrSerial,
 }
 
-/// What is revoked, as hexadecimal digits.
+/// Node or certificate to revoke, as hexadecimal digits.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeOrSerial(pub Revoked);
 

@@ -29,16 +29,16 @@ pub struct ProduceArgs {
     /// Prompts that are computed at once; -np for short.
     #[arg(long, alias = "np", value_name = "N", default_value = "2")]
     pub parallel: NonZeroUsize,
-    /// How long a decoder may be silent, in seconds.
+    /// Idle timeout of a decoder's connection, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub stall_seconds: NonZeroU32,
-    /// How long handoffs under way may take to end after a signal, in seconds.
+    /// Time for handoffs under way to end after a signal, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_seconds: u32,
     /// Rate to send with at most, over all decoders, in Gbit/s [default: as fast as it goes].
     #[arg(long, value_name = "GBIT_PER_S", value_parser = bytes_per_s)]
     pub pace: Option<NonZeroU64>,
-    /// When pages are compressed, without loss.
+    /// Lossless compression of pages.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub compress: CompressWhen,
     /// Uses what was computed for one decoder for the others, too [default: each decoder has its own prefixes]. Decoders share
@@ -52,10 +52,10 @@ pub struct ProduceArgs {
     pub machine: MachineArgs,
 }
 
-/// When pages are compressed.
+/// Compression of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompressWhen {
-    /// When measured rates say that it pays.
+    /// If measured rates show that it saves time.
     Auto,
     /// Never.
     Never,
@@ -98,16 +98,16 @@ pub struct DemoArgs {
     pub machine: MachineArgs,
 }
 
-/// Who computes long prompts.
+/// Place that computes long prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Prefill {
-    /// This machine or a producer, whoever is expected to be quickest by what was measured.
+    /// This machine or a producer: the one with the least expected time, by measured rates.
     Cheapest,
     /// A producer, the quickest of them: this machine is left to other work.
     Producer,
 }
 
-/// What to do when the producer that was chosen does not help.
+/// Fallback if the chosen producer fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FallbackTo {
     /// Compute here at once.
@@ -132,16 +132,16 @@ pub struct ProducerArgs {
     /// not for long, is tried by prompts that lack four times as many.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "producer")]
     pub producer_min_tokens: usize,
-    /// Who computes longer prompts.
+    /// Place that computes longer prompts.
     #[arg(long, value_enum, default_value = "cheapest", requires = "producer")]
     pub prefill: Prefill,
-    /// What to do when the producer that was chosen does not help.
+    /// Fallback if the chosen producer fails.
     #[arg(long, value_enum, default_value = "local", requires = "producer")]
     pub fallback: FallbackTo,
-    /// How long a handoff may take, in seconds.
+    /// Timeout of a handoff, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "600", requires = "producer")]
     pub handoff_seconds: NonZeroU32,
-    /// How long a producer may be silent, in seconds.
+    /// Idle timeout of a producer's connection, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30", requires = "producer")]
     pub producer_stall_seconds: NonZeroU32,
     /// Share of handoffs, 0 to 1, of which some pages are computed again here before the answer begins. A wrong bit makes the

@@ -26,7 +26,7 @@ pub struct ConformanceArgs {
     /// Only the rows of the table whose part or name holds this.
     #[arg(long, value_name = "WORD", default_value = "", hide_default_value = true)]
     pub only: String,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = ConformanceFormat::Md)]
     pub output: ConformanceFormat,
     /// Commit that the program was built from, for the JSON record.
@@ -37,7 +37,7 @@ pub struct ConformanceArgs {
     pub threads: Option<NonZeroUsize>,
 }
 
-/// How `muser conformance` prints.
+/// Output format of `muser conformance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConformanceFormat {
     /// A table that grows.

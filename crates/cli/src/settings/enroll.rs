@@ -29,10 +29,10 @@ pub struct EnrollArgs {
     /// Address to listen on: for the enrolment, and for muser produce afterwards; port 0 takes any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9932")]
     pub listen: Address,
-    /// Where the other machine finds this one [default: the address to listen on, or this machine's own].
+    /// Address at which the other machine reaches this one [default: the address to listen on, or this machine's own].
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with_all = ["ticket", "ticket_file"])]
     pub advertise: Option<String>,
-    /// What the other machine may do: ask for pages of prompts, compute them, or both.
+    /// Roles of the other machine: ask for pages of prompts, compute them, or both.
     #[arg(long, value_enum, default_value = "producer", conflicts_with_all = ["ticket", "ticket_file"])]
     pub roles: GrantedRoles,
     /// Minutes for which the ticket is good.

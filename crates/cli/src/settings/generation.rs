@@ -1,4 +1,4 @@
-//! What is generated and how its tokens are chosen: the flags that `run` and `chat` share.
+//! Flags of generation and sampling that `run` and `chat` share.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use super::KvType;
 use crate::failure::Failure;
 use crate::input::unescape;
 
-/// Where the random numbers of a text start.
+/// Seed of a text's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
     /// A new seed each time.
@@ -34,7 +34,7 @@ impl FromStr for Seed {
     }
 }
 
-/// What to generate; shared by the commands that do.
+/// Generation settings; shared by the commands that generate.
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub struct GenerationArgs {
@@ -120,7 +120,7 @@ impl Seed {
     }
 }
 
-/// Which tokens a random choice is left with.
+/// Sampling settings: filters, penalties and biases.
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub struct SamplerArgs {
@@ -145,7 +145,7 @@ pub struct SamplerArgs {
     /// Subtracted from the logit of a token for each time it occurred.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at; 0 looks at none, -1 at all.
+    /// Number of last tokens that the penalties look at; 0 looks at none, -1 at all.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i64).range(-1..))]
     pub repeat_last_n: i64,
     /// Added to the logit of a token: 15043+1 makes token 15043 likelier, 15043-1 less likely, 15043-inf bans it. May be
@@ -158,7 +158,7 @@ pub struct SamplerArgs {
 }
 
 impl SamplerArgs {
-    /// How tokens are chosen, for a model whose texts end with one of the tokens `ends`.
+    /// Sampling settings for a model whose end-of-generation tokens are `ends`.
     pub fn settings(&self, temperature: f32, seed: u64, ends: &[u32]) -> SamplingSettings {
         let banned = if self.ignore_eos { ends } else { &[] };
         let ban = |&token| LogitBias { token, bias: f32::NEG_INFINITY };

@@ -61,7 +61,7 @@ pub struct ServeArgs {
     pub no_slots: bool,
 }
 
-/// What keys and values may take.
+/// Memory and layout of cached keys and values.
 #[derive(Args, Debug)]
 pub struct MemoryArgs {
     /// Layout of cached keys; -ctk for short.
@@ -79,7 +79,7 @@ pub struct MemoryArgs {
     pub cache_ram: Option<u32>,
 }
 
-/// Who may ask.
+/// API keys and access.
 #[derive(Args, Debug)]
 pub struct AccessArgs {
     /// Key that may use the model. Others see it in the list of processes: prefer a file. May be given several times.
@@ -106,7 +106,7 @@ pub struct AccessArgs {
     pub cors_origins: Vec<String>,
 }
 
-/// Where the server listens, and what connections may cost.
+/// Listening address, TLS and connection limits.
 #[derive(Args, Debug)]
 pub struct ConnectionArgs {
     /// Name or address to listen on.
@@ -121,7 +121,7 @@ pub struct ConnectionArgs {
     /// The certificate's private key in PEM.
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
     pub ssl_key_file: Option<PathBuf>,
-    /// How long requests under way may go on when the server is asked to stop, in seconds.
+    /// Time for requests under way to end when the server is asked to stop, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_seconds: u32,
     /// Connections that are open at once.
@@ -130,11 +130,10 @@ pub struct ConnectionArgs {
     /// Size of a request, in MiB.
     #[arg(long, value_name = "MIB", default_value = "32")]
     pub max_body_mib: NonZeroU32,
-    /// How long a client may take to send a request, and how long it may take nothing of the answer, in seconds; -to for
-    /// short.
+    /// Timeout for receiving a request, and for a client that takes nothing of the answer, in seconds; -to for short.
     #[arg(long, alias = "to", value_name = "SECONDS", default_value = "60")]
     pub timeout: NonZeroU32,
-    /// How long a stream may be silent before a comment is sent, in seconds.
+    /// Idle time of a stream after which a comment is sent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub sse_ping_interval: NonZeroU32,
 }
@@ -174,7 +173,7 @@ impl ConnectionArgs {
     }
 }
 
-/// Bytes of so many MiB; the most that can be said where that is more.
+/// Bytes of `count` MiB, saturating.
 pub fn mib(count: u32) -> usize {
     (count as usize).saturating_mul(1 << 20)
 }

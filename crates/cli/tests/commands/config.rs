@@ -22,7 +22,7 @@ fn run_at_home(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> En
     Ended::of(at_home(&mut command(args), folder).envs(variables.iter().copied()).output().unwrap())
 }
 
-/// What `config check` says of one flag of `muser run`: its values and its source.
+/// Values and source of one flag of `muser run`, by `config check`.
 fn checked(folder: &Folder, flag: &str, variables: &[(&str, &str)]) -> (Vec<String>, Value) {
     let ended = run_at_home(folder, &["config", "check", "run", "--json"], variables).done();
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();

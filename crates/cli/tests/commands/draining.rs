@@ -1,4 +1,4 @@
-//! What becomes of handoffs when `muser produce` is told to end.
+//! Handoffs under way when `muser produce` receives a signal to end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

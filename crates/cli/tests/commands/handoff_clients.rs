@@ -1,4 +1,4 @@
-//! What clients may send to a server that has a producer, and what becomes of those who leave.
+//! Requests and disconnects of clients at a server with a producer.
 
 use std::io::Read;
 use std::process::Child;

@@ -1,4 +1,4 @@
-//! Who computes a long prompt: `muser serve` chooses by what it measured, tells why, and keeps what it learnt.
+//! Placement of long prompts: `muser serve` chooses by measured rates, reports the reason, and keeps the rates.
 
 use std::fs;
 use std::thread;

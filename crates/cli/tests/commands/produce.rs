@@ -17,7 +17,7 @@ use crate::serving::Serving;
 pub struct Producing {
     pub child: Child,
     pub address: String,
-    /// What it says from now on.
+    /// Lines on its standard error after the start.
     said: Receiver<String>,
 }
 

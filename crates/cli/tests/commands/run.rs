@@ -6,7 +6,7 @@ use muser_kernels::formats::WeightType;
 use crate::common::{Ended, Folder, float_model, llama_spec, muser};
 
 const PROMPT: &str = "Once upon a time there was a";
-/// How the shipped model goes on, always taking the most likely token.
+/// Greedy continuation by the shipped model.
 const GREEDY: &str = " great deal of talk about the business of the Navy";
 
 /// Runs the shipped model on [`PROMPT`].
@@ -14,7 +14,7 @@ fn run(more: &[&str]) -> Ended {
     muser(&[&["run", PROMPT][..], more].concat())
 }
 
-/// What was printed behind `prompt`, without the line break that ends it.
+/// Text printed behind `prompt`, without the final line break.
 #[track_caller]
 fn continuation(ended: Ended, prompt: &str) -> String {
     let text = ended.done().stdout;

@@ -12,7 +12,7 @@ const SERVE: [&str; 7] = ["serve", "--port", "0", "-c", "512", "-t", "1"];
 pub struct Serving {
     pub child: Child,
     pub stderr: BufReader<ChildStderr>,
-    /// What it said until it was ready.
+    /// Its standard error until it was ready.
     pub said: String,
     pub address: String,
 }

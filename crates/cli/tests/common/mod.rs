@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The model that the binary contains.
 pub const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
-/// What came of a command.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// The exit code; `None` if a signal ended it.
@@ -25,7 +25,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Takes what a process left. Its text must be UTF-8, always.
+    /// Takes the output of a process, which must be UTF-8.
     pub fn of(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
         let ended = Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
@@ -33,7 +33,7 @@ impl Ended {
         ended
     }
 
-    /// What it printed, if it ended well.
+    /// The output, after checking that the command succeeded.
     #[track_caller]
     pub fn done(self) -> Self {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
@@ -49,7 +49,7 @@ impl Ended {
         line.to_owned()
     }
 
-    /// What the parser said on standard error, if it refused the command line.
+    /// The parser's message on standard error, after checking that it refused the command line.
     #[track_caller]
     pub fn wrong_usage(self) -> String {
         assert_eq!((self.code, self.stdout.as_str()), (Some(2), ""), "{}", self.stderr);
@@ -61,7 +61,7 @@ impl Ended {
 /// The binary with `args`, not yet running.
 pub fn command<A: AsRef<OsStr>>(args: &[A]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_muser"));
-    // Whoever runs the tests may have a configuration.
+    // The user who runs the tests may have a configuration.
     command.env("XDG_CONFIG_HOME", "/nowhere");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MUSER_ARG_")) {
         command.env_remove(name);
@@ -127,7 +127,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Where the file `name` is or will be, as an argument.
+    /// Path of the file `name`, which need not exist, as an argument.
     pub fn at(&self, name: &str) -> String {
         self.0.path().join(name).into_os_string().into_string().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Why a command of `muser cluster` ended, and with which exit code.
+//! Failures of `muser cluster` commands, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use muser_cluster::identity::{AuthorityError, IdentityError, NodeId, Revocations
 use muser_cluster::keys::{KeyError, KeyFileError};
 use muser_cluster::quarantine::QuarantineError;
 
-/// Why a cluster folder was not made, changed or read. What was there is as it was.
+/// Failure to make, change or read a cluster folder. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterFailure {
-    /// A folder to make is there already.
+    /// A folder to make exists already.
     #[error("{0:?} exists already and is no empty folder; nothing was written")]
     Exists(PathBuf),
     /// A folder to make has no name of its own, such as `..`.
@@ -24,9 +24,9 @@ pub enum ClusterFailure {
     /// A certificate to renew is not of this cluster.
     #[error("the certificate in {other:?} was not issued by the CA in {folder:?}")]
     NotIssuedHere {
-        /// Where the certificate is.
+        /// Folder of the certificate.
         other: PathBuf,
-        /// Where the CA is.
+        /// Folder of the CA.
         folder: PathBuf,
     },
     /// A revoked node gets no certificate.
@@ -37,7 +37,7 @@ pub enum ClusterFailure {
     NotQuarantined {
         /// The node.
         node: NodeId,
-        /// Where it would be.
+        /// Folder with the quarantine list.
         folder: PathBuf,
     },
     /// The clock cannot be right.
@@ -69,7 +69,7 @@ pub enum ClusterFailure {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }

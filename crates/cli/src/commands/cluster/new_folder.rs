@@ -1,4 +1,4 @@
-//! A folder that has its name only when everything in it is there.
+//! A folder that gets its name only once it is complete.
 //!
 //! Until then it is `NAME.PROCESS.partial`, locked by its process. A command that is killed leaves it, with a private key in
 //! it; the next command that makes a folder beside it finds its lock free, and removes it.
@@ -54,7 +54,7 @@ impl NewFolder {
         Err(at(io::ErrorKind::ResourceBusy.into()))
     }
 
-    /// Where to write until it is whole.
+    /// Path of the folder while it is incomplete.
     pub fn partial(&self) -> &Path {
         self.partial.as_deref().unwrap_or(&self.path)
     }
@@ -62,7 +62,7 @@ impl NewFolder {
     /// Gives the folder its name. What appeared there since [`Self::begin`] is not replaced, unless it is an empty folder.
     pub fn finish(mut self) -> Result<(), ClusterFailure> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
-        // Whoever writes it later makes its lock anew; without one there is nothing to remove.
+        // Later writers create a new lock; if it is missing there is nothing to remove.
         let _ = fs::remove_file(self.partial().join(".lock"));
         fs::rename(self.partial(), &self.path).map_err(|error| match error.kind() {
             AlreadyExists | DirectoryNotEmpty | NotADirectory => ClusterFailure::Exists(self.path.clone()),
@@ -75,7 +75,7 @@ impl NewFolder {
     }
 }
 
-/// Makes a folder for its owner alone and locks it; nothing if somebody else removed it before it was locked.
+/// Makes a folder with mode 700 and locks it; `None` if another process removed it before it was locked.
 fn make(partial: &Path) -> io::Result<Option<File>> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -86,11 +86,11 @@ fn make(partial: &Path) -> io::Result<Option<File>> {
         Err(error) if gone(&error) => return Ok(None),
         lock => lock?,
     };
-    // Whoever has the lock now is about to remove it.
+    // Another process that holds the lock is about to remove the folder.
     Ok((lock.try_lock().is_ok() && partial.exists()).then_some(lock))
 }
 
-/// Removes the folders under way that no process has any more.
+/// Removes partial folders whose process has ended.
 fn remove_left_over(above: &Path) -> io::Result<()> {
     for entry in fs::read_dir(above)? {
         let entry = entry?;
@@ -109,7 +109,7 @@ fn remove_left_over(above: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a folder holds what a folder under way may, and nothing else. One that cannot be looked at may be anybody's.
+/// True if a folder holds only files that a partial folder may hold; false if it cannot be read.
 fn has_only_ours(path: &Path) -> bool {
     let Ok(mut entries) = fs::read_dir(path) else { return false };
     entries.all(|entry| {

@@ -1,4 +1,4 @@
-//! `muser cluster show`: a cluster folder in words, without its secrets.
+//! `muser cluster show`: prints a cluster folder without its secrets.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ use crate::settings::cluster::{DAY_S, ShowArgs};
 #[derive(Serialize)]
 struct Report {
     cluster_id: String,
-    /// Whether the CA's key is here, so that this folder can grant and renew.
+    /// True if the CA's key is here, so that this folder can grant and renew.
     authority: bool,
     name: String,
     node_id: String,
@@ -24,7 +24,7 @@ struct Report {
     serial: String,
     not_before_unix_s: u64,
     not_after_unix_s: u64,
-    /// Whether the certificate is valid now and not on the deny-list.
+    /// True if the certificate is valid now and not on the deny-list.
     valid: bool,
     /// Whole days to the end of validity, rounded down; negative after it.
     days_left: i64,

@@ -34,7 +34,7 @@ impl ReportPart {
     }
 }
 
-/// What was compared so far.
+/// Results of the comparisons so far.
 pub struct Report {
     only: String,
     format: ConformanceFormat,

@@ -1,4 +1,4 @@
-//! The side that has the ticket: makes a folder, which is there only if everything was good.
+//! The side with the ticket: makes a cluster folder, and keeps it only if the enrolment succeeds.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -64,7 +64,7 @@ pub fn ticket(args: &EnrollArgs) -> Result<Option<Ticket>, Failure> {
     Ticket::parse(text).map(Some).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// What `muser produce` and `muser serve` need to know here.
+/// Configuration of this machine's `muser produce` and `muser serve`.
 fn config(args: &EnrollArgs, enrolled: &Enrolled, listen: Address) -> Result<NodeConfig, Failure> {
     let mut config = NodeConfig::new(&absolute(&args.cluster)?, args)?;
     if enrolled.by_node.is_some() {

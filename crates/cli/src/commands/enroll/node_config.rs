@@ -21,12 +21,12 @@ use crate::settings::enroll::EnrollArgs;
 
 const PRODUCER: &str = "producer";
 const PACE: &str = "pace";
-/// On faster links nobody waits for what pacing could smooth.
+/// Above this link rate pacing has no use.
 const PACED_BELOW_GBIT_PER_S: f64 = 1.0;
 /// Of the middle rate, so that queues on the way stay empty.
 const PACE_PART: f64 = 0.95;
 
-/// What the file has to say.
+/// Settings to write into the file.
 pub struct NodeConfig {
     /// For both commands.
     common: Vec<(&'static str, Value)>,
@@ -35,12 +35,12 @@ pub struct NodeConfig {
     pace: Option<f64>,
 }
 
-/// What became of it.
+/// Result of writing the settings.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
-    /// The file says it.
+    /// The file has the settings.
     Written,
-    /// A person has to see to these lines.
+    /// Lines that the user has to add by hand.
     ByHand(String),
 }
 
@@ -167,7 +167,7 @@ fn with_line(text: &str, table: &str, line: &str) -> Option<String> {
     Some(lines.join("\n") + "\n")
 }
 
-/// Where in `text` a value is.
+/// Byte range of a value in `text`.
 fn span_of(text: &str, table: &str, key: &str) -> Option<Range<usize>> {
     let parsed = DeTable::parse(text).ok()?;
     let of_table = parsed.get_ref().iter().find(|(name, _)| name.get_ref() == table)?.1;

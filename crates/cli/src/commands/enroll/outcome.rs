@@ -1,4 +1,4 @@
-//! What an enrolment came to, for people: who, how fast the link is, and whether the bits are the same.
+//! Human-readable result of an enrolment: node, link rates and comparison of bits.
 
 use std::io::{self, Write};
 use std::path::Path;
