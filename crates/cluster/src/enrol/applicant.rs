@@ -48,6 +48,7 @@ impl Applicant<'_> {
     /// Shows the ticket, passes the tests, and calls `keep` to complete the folder once all were good. `told` receives
     /// progress.
     ///
+    /// # Errors
     /// [`EnrolError`]; the content of the folder is worthless then.
     pub async fn apply(
         self,

@@ -97,8 +97,8 @@ fn a_token_that_was_told_before_its_step_was_given_up_is_not_told_again() {
     let steps = AtomicUsize::new(0);
     let faults: Faults = Arc::new(move |batch| {
         // Of the steps with company each third one fails once its tokens are told.
-        let fails = batch.len() > 2 && steps.fetch_add(1, Ordering::Relaxed) % 3 == 0;
-        fails.then(|| Fault::Late(DeviceError::OutOfMemory { device: "the faulty device", bytes: 1 }))
+        let fails = batch.len() > 2 && steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
+        fails.then_some(Fault::Late(DeviceError::OutOfMemory { device: "the faulty device", bytes: 1 }))
     });
     let mut world = world(&model, roomy(KvLayout::Q8), faults);
     let requests = requests(8, 7, 100);
