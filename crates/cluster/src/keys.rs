@@ -104,6 +104,12 @@ pub enum KeyFileError {
         /// Byte offset at which parsing stopped.
         at: usize,
     },
+    /// A cluster begins with a key, and a revoked one stays on the list.
+    #[error(
+        "the list of MAC keys is empty, and no command takes keys off it: it was cut. Take the keys.toml of another \
+         machine of the cluster: muser cluster import FOLDER --keys FILE"
+    )]
+    Empty,
     /// An entry contradicts itself or another.
     #[error("MAC key {id}: {fault}")]
     Entry {
@@ -321,6 +327,21 @@ impl KeyRing {
         Ok(changed)
     }
 
+    /// Adds what `carried` knows to the list in a file, as [`Self::merge`], while no other process changes it. A list that was
+    /// emptied becomes the carried one.
+    ///
+    /// # Errors
+    /// Those of [`Self::merge`], and of reading and writing; the older list is then still there.
+    pub fn import(path: &Path, carried: &Self) -> Result<(), KeyFileError> {
+        let held = files::hold(path, Secrecy::Secret)?;
+        let mut ring = match Self::from_text(&Zeroizing::new(held.read()?)) {
+            Err(KeyFileError::Empty) => Self { keys: Vec::new() },
+            read => read?,
+        };
+        ring.merge(carried)?;
+        Ok(held.replace(&ring.to_text())?)
+    }
+
     /// Writes the list, in the place of an older one.
     ///
     /// # Errors
@@ -350,6 +371,9 @@ impl KeyRing {
             .map_err(|error| KeyFileError::NotAList { at: error.span().map_or(0, |span| span.start) })?;
         if list.key.len() > KEYS_MAX {
             return Err(KeyFileError::TooMany { keys: list.key.len() });
+        }
+        if list.key.is_empty() {
+            return Err(KeyFileError::Empty);
         }
         let mut keys: Vec<MacKey> = Vec::with_capacity(list.key.len());
         for form in &list.key {
@@ -479,6 +503,26 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_was_emptied_is_refused_and_becomes_the_one_that_is_carried_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        let mut ring = KeyRing::generate(100).unwrap();
+        ring.rotate(200).unwrap();
+        ring.add(300).unwrap();
+        ring.revoke(1).unwrap();
+        ring.save(&path).unwrap();
+        for emptied in ["", "\n", "# none\n", "key = []\n"] {
+            std::fs::write(&path, emptied).unwrap();
+            assert!(matches!(KeyRing::load(&path), Err(KeyFileError::Empty)), "{emptied:?}");
+            let changed = KeyRing::change(&path, |keys| Ok::<_, KeyFileError>(keys.rotate(400).unwrap()));
+            assert!(matches!(changed, Err(KeyFileError::Empty)), "{emptied:?}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), emptied);
+            KeyRing::import(&path, &ring).unwrap();
+            assert_eq!(*KeyRing::load(&path).unwrap().to_text(), *ring.to_text());
+        }
+    }
+
+    #[test]
     fn contradictory_lists_are_refused_and_their_text_is_not_repeated() {
         let key = "ab".repeat(32);
         let entry = |id: u32, state: &str, key: &str| {
@@ -510,6 +554,5 @@ mod tests {
         for (text, message) in cases {
             assert_eq!(KeyRing::from_text(&text).unwrap_err().to_string(), message, "{text}");
         }
-        assert_eq!(KeyRing::from_text("").unwrap().active(), Err(KeyError::NoActive));
     }
 }

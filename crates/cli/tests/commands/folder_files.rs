@@ -177,6 +177,25 @@ fn keys_that_are_carried_add_the_next_one_and_never_bring_an_older_one_back() {
 }
 
 #[test]
+fn keys_that_were_emptied_are_refused_by_every_command_and_taken_from_another_machine() {
+    let (folder, desk) = begun();
+    let lamp = folder.at("lamp");
+    muser(&["cluster", "grant", &desk, "lamp", "--roles", "both", "--out", &lamp]).done();
+    let (ours, theirs) = (format!("{desk}/keys.toml"), format!("{lamp}/keys.toml"));
+    let whole = fs::read(&ours).unwrap();
+    fs::write(&ours, "").unwrap();
+    for command in [&["show", &desk][..], &["rotate-keys", &desk], &["revoke-key", &desk, "1"]] {
+        let line = muser(&[&["cluster"], command].concat()).refused(2);
+        assert!(line.contains("MAC keys is empty") && line.contains("import FOLDER --keys FILE"), "{line}");
+    }
+    let serve = muser(&["serve", "--cluster", &desk, "--producer", "127.0.0.1:9", "--port", "0"]).refused(1);
+    assert!(serve.contains("MAC keys is empty"), "{serve}");
+    assert_eq!(fs::read(&ours).unwrap(), b"");
+    muser(&["cluster", "import", &desk, "--keys", &theirs]).done();
+    assert_eq!(fs::read(&ours).unwrap(), whole);
+}
+
+#[test]
 fn a_folder_under_way_that_a_killed_command_left_is_removed_by_the_next_and_nobody_else_s_is() {
     let (folder, desk) = begun();
     for (name, files) in

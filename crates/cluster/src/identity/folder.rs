@@ -214,11 +214,10 @@ impl ClusterFolder {
     /// Adds to the MAC keys what is in another machine's file, which was carried here.
     ///
     /// # Errors
-    /// [`KeyFileError`], also if it is of another cluster; the keys are as they were.
+    /// [`KeyFileError`], also if it is of another cluster; the keys are as they were. A list that was emptied is of no cluster.
     pub fn import_keys(&self, carried: &Path) -> Result<(), KeyFileError> {
         let text = zeroize::Zeroizing::new(files::read_carried(carried)?);
-        let carried = KeyRing::from_text(&text)?;
-        self.change_keys(|keys| keys.merge(&carried))
+        KeyRing::import(&self.keys(), &KeyRing::from_text(&text)?)
     }
 
     /// The MAC keys.
