@@ -133,8 +133,13 @@ fn a_damaged_or_exchanged_file_is_named() {
     let (folder, _) = begun(path.path());
     let stranger = tempfile::tempdir().unwrap();
     begun(stranger.path());
-    let cases = [("ca.pem", "ca.key"), ("ca.key", "ca.key"), ("node.pem", "node.key"), ("node.key", "node.key")];
-    for (name, blamed) in cases {
+    let cases = [
+        ("ca.pem", "ca.key", "the CA's certificate cannot be read"),
+        ("ca.key", "ca.key", "the private key cannot be read"),
+        ("node.pem", "node.key", "these 8 bytes are no certificate"),
+        ("node.key", "node.key", "the private key cannot be read"),
+    ];
+    for (name, blamed, unreadable) in cases {
         let file = path.path().join(name);
         let good = fs::read(&file).unwrap();
         fs::copy(stranger.path().join(name), &file).unwrap();
@@ -148,7 +153,7 @@ fn a_damaged_or_exchanged_file_is_named() {
             true => folder.load_authority().unwrap_err().to_string(),
             false => folder.load_identity().unwrap_err().to_string(),
         };
-        assert!(error.contains(name) && error.contains("cannot be read"), "{name}: {error}");
+        assert!(error.ends_with(&format!("{name}: {unreadable}")), "{name}: {error}");
         fs::write(&file, good).unwrap();
     }
     fs::remove_file(path.path().join("node.pem")).unwrap();

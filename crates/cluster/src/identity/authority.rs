@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use zeroize::Zeroizing;
 
-use super::facts::{NodeId, NodeName, Roles, uri_of};
+use super::facts::{CertificateError, NodeId, NodeName, Roles, uri_of};
 use super::folder::NodeIdentity;
 use crate::random::{self, NoRandomness};
 
@@ -82,9 +82,12 @@ pub enum AuthorityError {
         /// As given.
         now_unix_s: u64,
     },
-    /// Not a certificate.
+    /// The CA's is not a certificate.
     #[error("the CA's certificate cannot be read")]
     BadCertificate,
+    /// A node's is not one.
+    #[error("the node's certificate cannot be read: {0}")]
+    BadNodeCertificate(#[source] CertificateError),
     /// Not a private key.
     #[error("the private key cannot be read")]
     BadKey,

@@ -138,8 +138,7 @@ impl ClusterFolder {
     /// It is not a certificate of this node's key, or an I/O error; the earlier one is still there.
     pub fn save_node_certificate(&self, certificate: &str) -> Result<(), IdentityError> {
         let path = self.file("node.pem");
-        let der = certificate_of(&path, certificate)?;
-        NodeFacts::of_certificate(&der).map_err(|error| IdentityError::Certificate { path: path.clone(), error })?;
+        let (der, _) = node_certificate_of(&path, certificate)?;
         if !self.load_node_key()?.owns(&der) {
             return Err(IdentityError::Content { path, error: AuthorityError::WrongKey });
         }
@@ -176,10 +175,8 @@ impl ClusterFolder {
     /// [`IdentityError`]. That the certificate is still valid is for the peer to check.
     pub fn load_identity(&self) -> Result<NodeIdentity, IdentityError> {
         let (authority_path, path) = (self.file("ca.pem"), self.file("node.pem"));
-        let authority = certificate_of(&authority_path, &files::read(&authority_path, Secrecy::Public)?)?;
-        let certificate = certificate_of(&path, &files::read(&path, Secrecy::Public)?)?;
-        let facts = NodeFacts::of_certificate(&certificate)
-            .map_err(|error| IdentityError::Certificate { path: path.clone(), error })?;
+        let authority = authority_certificate_of(&authority_path, &files::read(&authority_path, Secrecy::Public)?)?;
+        let (certificate, facts) = node_certificate_of(&path, &files::read(&path, Secrecy::Public)?)?;
         let key = self.load_node_key()?;
         if !key.owns(&certificate) {
             return Err(IdentityError::Content { path: self.file("node.key"), error: AuthorityError::WrongKey });
@@ -263,12 +260,11 @@ impl NodeIdentity {
     /// An identity that is in no folder: a CA's certificate and a node's (both PEM), and the node's key.
     ///
     /// # Errors
-    /// [`AuthorityError::BadCertificate`] and [`AuthorityError::WrongKey`].
+    /// [`AuthorityError::BadCertificate`], [`AuthorityError::BadNodeCertificate`] and [`AuthorityError::WrongKey`].
     pub(crate) fn from_pem(authority: &str, certificate: &str, key: NodeKey) -> Result<Self, AuthorityError> {
-        let der =
-            |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| AuthorityError::BadCertificate);
-        let (authority, certificate) = (der(authority)?, der(certificate)?);
-        let facts = NodeFacts::of_certificate(&certificate).map_err(|_| AuthorityError::BadCertificate)?;
+        let authority =
+            CertificateDer::from_pem_slice(authority.as_bytes()).map_err(|_| AuthorityError::BadCertificate)?;
+        let (certificate, facts) = node_certificate(certificate).map_err(AuthorityError::BadNodeCertificate)?;
         if !key.owns(&certificate) {
             return Err(AuthorityError::WrongKey);
         }
@@ -298,12 +294,22 @@ impl fmt::Debug for NodeIdentity {
 
 /// Facts of a PEM certificate.
 pub(crate) fn facts_of_pem(text: &str) -> Result<NodeFacts, CertificateError> {
-    let not_a_certificate = CertificateError::NotACertificate { bytes: text.len() };
-    let der = CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| not_a_certificate)?;
-    NodeFacts::of_certificate(&der)
+    Ok(node_certificate(text)?.1)
 }
 
-fn certificate_of(path: &Path, text: &str) -> Result<CertificateDer<'static>, IdentityError> {
+/// A node's certificate in PEM, and what it says.
+fn node_certificate(text: &str) -> Result<(CertificateDer<'static>, NodeFacts), CertificateError> {
+    let not_a_certificate = CertificateError::NotACertificate { bytes: text.len() };
+    let der = CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| not_a_certificate)?;
+    let facts = NodeFacts::of_certificate(&der)?;
+    Ok((der, facts))
+}
+
+fn node_certificate_of(path: &Path, text: &str) -> Result<(CertificateDer<'static>, NodeFacts), IdentityError> {
+    node_certificate(text).map_err(|error| IdentityError::Certificate { path: path.into(), error })
+}
+
+fn authority_certificate_of(path: &Path, text: &str) -> Result<CertificateDer<'static>, IdentityError> {
     CertificateDer::from_pem_slice(text.as_bytes())
         .map_err(|_| IdentityError::Content { path: path.into(), error: AuthorityError::BadCertificate })
 }
