@@ -10,11 +10,15 @@ const KEYS: [&str; 2] = ["key-of-alice", "key-of-bob"];
 
 /// A server with two keys.
 fn world(realms: Realms) -> World {
+    World::start(setup(realms))
+}
+
+fn setup(realms: Realms) -> Setup {
     let mut keys = Keys::default();
     KEYS.iter().for_each(|key| keys.add(key, Scopes::NONE.with(Scope::Use)).unwrap());
     let mut setup = Setup::of(shipped());
     setup.server.access = Access { keys, realms, ..Access::default() };
-    World::start(setup)
+    setup
 }
 
 fn by_key() -> Realms {
@@ -111,24 +115,28 @@ fn a_salt_that_divides_nothing_or_is_too_long_is_refused_by_name() {
 
 #[test]
 fn a_key_that_fills_places_and_queue_does_not_keep_another_one_out() {
-    // It has 2 places and a queue of 8.
-    let world = world(by_key());
-    let streams = [(8, 6), (2, 8)].map(|(answers, waiting)| {
-        let long = json!({"prompt": "Once", "n_predict": 300, "n": answers, "ignore_eos": true, "stream": true});
-        let headers = [("Content-Type", "application/json"), ("X-Api-Key", KEYS[0])];
-        let stream = begin(world.address, "POST", "/completion", &headers, long.to_string().as_bytes());
-        assert_eq!(stream.status, 200);
-        world.wait_until("full", |status| status.running() == 2 && status.waiting == waiting);
-        stream
-    });
+    let mut setup = setup(by_key());
+    (setup.waiting_max, setup.context) = (6, 2048);
+    let world = World::start(setup);
+    let headers = [("Content-Type", "application/json"), ("X-Api-Key", KEYS[0])];
+    // Longer than anything else in this test takes: none ends by itself.
+    let fill = |answers: usize| {
+        let long = json!({"prompt": "Once", "n_predict": 2000, "n": answers, "ignore_eos": true, "stream": true});
+        begin(world.address, "POST", "/completion", &headers, long.to_string().as_bytes())
+    };
+    // In two parts: answers that are queued before the first ones have left the queue would find it full.
+    let running = fill(2);
+    world.wait_until("both places are taken", |status| status.running() == 2 && status.waiting == 0);
+    let queued = fill(6);
+    world.wait_until("the queue is full", |status| status.running() == 2 && status.waiting == 6);
     let one = json!({"prompt": "Hi", "n_predict": 1});
     let more = ask(&world, KEYS[0], "/completion", &one);
     more.refused(429, "rate_limit_error");
     ask(&world, KEYS[1], "/completion", &one).ok();
-    // It came before most of the other key's answers; in the order of the queue it would have been the last.
+    // It came before the end of any of the other key's answers: it waited neither for the queue nor for a place.
     let status = world.status();
-    assert!(status.waiting >= 4, "{status:?}");
-    drop(streams);
+    assert_eq!(status.running() + status.waiting, 8, "{status:?}");
+    drop((running, queued));
     world.wait_until_idle();
 }
 
