@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muser_server::Limits;
 use serde_json::{Value, json};
@@ -13,6 +13,8 @@ use crate::world::{Setup, World, shipped, wait_until};
 /// A time that is over soon, and one that no test lives to see.
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(600);
+/// Far longer than it takes until something whose time is `SHORT` has ended.
+const SOON: Duration = Duration::from_secs(30);
 
 fn with_limits(limits: Limits) -> World {
     let mut setup = Setup::of(shipped());
@@ -208,10 +210,24 @@ fn a_client_that_is_refused_while_it_sends_can_send_on_and_is_not_reset() {
 #[test]
 fn a_body_that_does_not_come_is_not_waited_for() {
     let world = with_limits(Limits { body_timeout: SHORT, ..patient() });
-    let stream = connect(world.address);
-    write(&stream, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{\"conte");
-    let message = answer(stream).refused(408, "invalid_request_error");
-    assert!(message.contains("100 ms"), "{message}");
+    let began = Instant::now();
+    let head =
+        |length: usize| format!("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+    let silent = connect(world.address);
+    write(&silent, &(head(20) + "{\"conte"));
+    // Byte by byte: the time counts for all of it.
+    let trickling = connect(world.address);
+    write(&trickling, &head(1_000_000));
+    trickling.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    while trickling.peek(&mut [0; 1]).is_err() && began.elapsed() < SOON {
+        write(&trickling, " ");
+    }
+    for stream in [silent, trickling] {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let message = answer(stream).refused(408, "invalid_request_error");
+        assert!(message.contains("100 ms"), "{message}");
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 #[test]
