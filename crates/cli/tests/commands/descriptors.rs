@@ -6,10 +6,11 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use muser_cluster::identity::Roles;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::common::{Folder, processor_ticks};
-use crate::produce::{Producing, cluster, complete};
+use crate::produce::{Producing, cluster, complete, nodes};
 use crate::serving::Serving;
 
 /// Descriptors of a process that has few.
@@ -109,10 +110,13 @@ fn a_producer_with_few_descriptors_lets_its_decoder_in_whatever_strangers_hold_o
 #[test]
 fn where_the_system_has_no_descriptor_at_all_it_is_said_once_and_waited_for_without_work() {
     let folder = Folder::new();
-    let (producer, decoder) = cluster(&folder);
+    let roles = [("producer", Roles::Producer), ("decoder", Roles::Decoder), ("other", Roles::Decoder)];
+    let [producer, decoder, other] = nodes(&folder, roles);
     let producing = Producing::start(&["--cluster", &producer, "--listen", "127.0.0.1:0"]);
     let flags = ["--cluster", &decoder, "--producer", &producing.address, "--producer-min-tokens", "40"];
     let helped = Serving::start(&[&flags[..], &["--prefill", "producer"]].concat());
+    let flags = ["--cluster", &other, "--producer", &producing.address, "--producer-min-tokens", "40"];
+    let newcomer = Serving::start(&[&flags[..], &["--prefill", "producer"]].concat());
     let alone = Serving::start(&[]);
     let prompt = |number: usize| format!("{number}. {}", "There was an old house by the sea. ".repeat(20));
     assert_eq!(complete(&helped, &prompt(0)).1["kv_source"], "producer");
@@ -124,6 +128,8 @@ fn where_the_system_has_no_descriptor_at_all_it_is_said_once_and_waited_for_with
     is_healthy(&alone, "strangers wait for descriptors");
     is_idle(&producing.child);
     is_idle(&alone.child);
+    // It has no lane yet, and comes behind all the strangers: of these the oldest make way.
+    assert_eq!(complete(&newcomer, &prompt(0)).1["kv_source"], "producer");
     drop((at_producer, at_server));
     is_healthy(&alone, "they left");
     let began = Instant::now();
@@ -132,6 +138,7 @@ fn where_the_system_has_no_descriptor_at_all_it_is_said_once_and_waited_for_with
     assert!(began.elapsed() < Duration::from_secs(10), "used after {:?}, at prompt {used:?}", began.elapsed());
     assert_eq!(producing.heard(SHORT), 0, "it is said again and again");
     helped.stopped();
+    newcomer.stopped();
     let said = alone.stopped();
     assert_eq!(said.matches(SHORT).count(), 1, "{said}");
 }
