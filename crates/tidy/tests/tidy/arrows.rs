@@ -16,7 +16,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("conformance", &["cuda", "kernels", "kv", "model", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
-    ("wire", &[]),
     ("cluster", &["engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     ("sim", &["cluster", "engine", "kv", "wire"]),
     ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
@@ -100,6 +99,18 @@ fn a_crate_without_arrows_or_without_our_lints_is_reported() {
     assert_eq!(unknown, ["crates/other/Cargo.toml: crate `other` has no line in ARROWS"]);
     let lax = against_the_order(&[("crates/kv/Cargo.toml", "[lints.rust]\nmissing_docs = \"warn\"\n")]);
     assert_eq!(lax, ["crates/kv/Cargo.toml: does not take the workspace's lints"]);
+}
+
+#[test]
+fn the_map_of_the_architecture_has_a_paragraph_and_the_arrows_of_each_crate() {
+    const MAP: &str = include_str!("../../../../ARCHITECTURE.md");
+    for (name, targets) in ARROWS {
+        assert!(MAP.contains(&format!("\n**{name}** (`muser-{name}`): ")), "no paragraph of {name}");
+        let targets = if targets.is_empty() { "none".to_owned() } else { targets.join(", ") };
+        assert!(MAP.contains(&format!("\n| {name} | {targets} |\n")), "not in the table: {name} | {targets}");
+    }
+    let head = MAP.split("\n| crate | may depend on |\n|---|---|\n").nth(1).unwrap();
+    assert_eq!(head.lines().take_while(|line| line.starts_with('|')).count(), ARROWS.len());
 }
 
 #[test]
