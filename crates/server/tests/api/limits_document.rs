@@ -70,3 +70,71 @@ fn the_numbers_of_the_description_are_those_of_the_page() {
         assert!(row(field).contains(&format!(" {limit}")), "{field}: {limit} is not in {:?}", row(field));
     }
 }
+
+/// The numbers of `limits.rs`, each with the begin of its row.
+const ROWS: &[(&str, &str)] = &[
+    ("FIELDS_MAX", "fields of the body"),
+    ("NAMES_MAX", "names of an object within an ignored field"),
+    ("TEXT_BYTES_MAX", "`prompt`"),
+    ("MESSAGES_MAX", "`messages`"),
+    ("MESSAGE_VALUES_MAX", "`messages`"),
+    ("TEMPLATE_VALUES_MAX", "`chat_template_kwargs`"),
+    ("TEMPLATE_TEXT_BYTES_MAX", "`chat_template_kwargs`"),
+    ("DETOKENIZED_MAX", "`tokens`"),
+    ("STOPS_MAX", "`stop`"),
+    ("STOP_BYTES_MAX", "`stop`"),
+    ("RESPONSE_FIELDS_MAX", "`response_fields`"),
+    ("SHORT_TEXT_BYTES_MAX", "`response_fields`"),
+    ("BIAS_TEXT_BYTES_MAX", "`logit_bias`"),
+    ("BIAS_TEXTS_BYTES_MAX", "`logit_bias`"),
+    ("TOP_LOGPROBS_MAX", "`top_logprobs`"),
+    ("TEXT_LOGPROBS_MAX", "`logprobs`"),
+    ("N_PROBS_MAX", "`n_probs`"),
+    ("ANSWER_BYTES_MAX", "`n_probs`"),
+    ("WHOLE_PROBABILITY_BYTES", "`n_probs`"),
+    ("STREAMED_PROBABILITY_BYTES", "`n_probs`"),
+    ("PROMPT_TOKEN_BYTES", "`prompt`"),
+    ("BODY_CHARGE", "body |"),
+    ("TOKENIZED_CHARGE", "`content`"),
+];
+
+/// The value of `a` or `a << b`.
+fn value_of(expression: &str) -> u64 {
+    let mut parts = expression.split(" << ").map(|part| part.parse::<u64>().unwrap());
+    let first = parts.next().unwrap();
+    first << parts.next().unwrap_or(0)
+}
+
+/// A number as the page has it: `16,384`, `8 KiB` or `4 MiB`.
+fn spellings(value: u64) -> Vec<String> {
+    let digits = value.to_string();
+    let grouped = digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).unwrap());
+    let mut spellings = vec![grouped.collect::<Vec<_>>().join(",")];
+    let units = [(10, "KiB"), (20, "MiB")].into_iter().filter(|(shift, _)| value.is_multiple_of(1 << shift));
+    spellings.extend(units.map(|(shift, unit)| format!("{} {unit}", value >> shift)));
+    spellings
+}
+
+#[test]
+fn every_number_of_the_module_of_limits_is_in_its_row() {
+    let constants = include_str!("../../src/limits.rs").lines().filter_map(|line| line.strip_prefix("pub const "));
+    let mut known = BTreeSet::new();
+    for constant in constants {
+        let (name, rest) = constant.split_once(": ").unwrap();
+        let expression = rest.split_once(" = ").unwrap().1.trim_end_matches(';');
+        let (_, begin) = ROWS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name} has no row"));
+        let begin = format!("| {begin}");
+        let row = PAGE.lines().find(|line| line.starts_with(&begin)).unwrap_or_else(|| panic!("no row {begin}"));
+        let is_number = |character: char| character.is_ascii_digit() || character == ',';
+        let says = |spelling: &String| {
+            row.match_indices(spelling.as_str()).any(|(at, _)| {
+                let after = row[at + spelling.len()..].chars().next();
+                !row[..at].ends_with(is_number) && !after.is_some_and(|next| next.is_ascii_alphanumeric())
+            })
+        };
+        let spellings = spellings(value_of(expression));
+        assert!(spellings.iter().any(says), "{name} is {spellings:?}, which is not in {row:?}");
+        known.insert(name);
+    }
+    assert_eq!(known.len(), ROWS.len(), "rows of numbers that are gone");
+}
