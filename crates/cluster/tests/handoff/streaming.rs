@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
+use muser_cluster::handoff::BringError;
 use muser_engine::ChunkRows;
 use muser_engine::engine::{Export, PrefixReuse};
 use muser_host::What;
 use muser_kernels::attention::KvLayout;
 use muser_kv::CacheSpec;
-use muser_wire::{Frame, FrameKind, HandoffPlan, Message, PageCodec, PagePacker, Pages, layer_groups};
+use muser_wire::{Failure, Frame, FrameKind, HandoffPlan, Message, PageCodec, PagePacker, Pages, layer_groups};
 
 use crate::middle::{From, honest, stand_between};
 use crate::models::{Attention, company, small, small_file, tokens};
@@ -89,7 +90,9 @@ fn what_was_sent_while_the_rest_was_computed_has_the_digests_of_what_is_there_in
             let remote = cluster.remote("decoder", &decoder, middle, &cluster.keys);
             let prompt = tokens(random.u64(..), random.usize(300..900));
             let busy = [company(&producing.machine.host, random.u64(..)), company(&producing.machine.host, 1)];
-            answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.unwrap();
+            // Refused once every page is there, since it came over another lane than the producer's.
+            let refused = answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.map(|_| ());
+            assert!(matches!(refused, Err(BringError::Failed(Failure::OtherLane))), "round {round}: {refused:?}");
             drop(busy);
             let (mut received, length) = (Digests::new(), prompt.len() - 1);
             for (kind, body) in frames.lock().unwrap().iter() {
