@@ -1,10 +1,10 @@
-//! The engine in a thread of its own, and the only door to it.
+//! The engine on a thread of its own, driven through [`EngineHost`] only.
 //!
-//! The engine computes; it must neither wait for a client nor be touched by two at once. So it lives in one thread, takes
-//! orders between two steps, and tells each request's owner what happens through a channel that never blocks it. Dropping
-//! an [`Answer`] is how a request is cancelled: whoever lets go of it, because the client left or because a stop string was
-//! found, ends the work at the next step, which finds its channel closed. That holds for whoever leaves before there is an
-//! answer, too.
+//! The engine's step loop must neither block on a client nor be called from two threads at once. So it runs on one
+//! thread, takes orders from a channel between two steps, and sends each request's events to its [`Answer`] over an
+//! unbounded channel, which never blocks it. Dropping an [`Answer`] cancels its request, after a client's disconnect as
+//! after a stop string: the next step finds the channel closed and ends the work. The same holds when the future of
+//! [`EngineHost::submit`] is dropped before there is an answer.
 
 #![forbid(unsafe_code)]
 
@@ -26,69 +26,69 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use status::{EngineStatus, Slot, Task, Totals};
 
-/// The door to the engine; clones lead to the same one.
+/// Handle to the engine's thread; clones lead to the same engine.
 #[derive(Clone, Debug)]
 pub struct EngineHost {
     orders: Sender<Order>,
     status: watch::Receiver<EngineStatus>,
 }
 
-/// A request under way. Dropped, it is cancelled.
+/// Event stream of one submitted request. Dropped, it cancels the request.
 #[derive(Debug)]
 pub struct Answer {
     news: mpsc::UnboundedReceiver<News>,
-    /// Keeps the engine.
+    /// Keeps the engine's thread alive: it ends with the last sender.
     _orders: Sender<Order>,
 }
 
-/// Something that happened to a request, and when.
+/// An event of one request with its time.
 #[derive(Clone, Debug)]
 pub struct News {
-    /// When the engine told of it.
+    /// Time at which the engine's thread delivered the event.
     pub at: Instant,
-    /// What happened.
+    /// The event.
     pub what: What,
 }
 
-/// What happened to a request.
+/// Event of one request, in the order the engine emits them.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// It left the queue.
+    /// The request left the queue.
     Started {
-        /// Tokens of the prompt that were there already.
+        /// Prompt tokens whose keys and values were cached or installed.
         reused: usize,
-        /// Where it runs.
+        /// Index of the slot in which it runs.
         slot: usize,
     },
-    /// More of its tokens have their keys and values.
+    /// Prefill progress: more tokens have their keys and values.
     Progress {
-        /// Tokens that have them.
+        /// Tokens that have them, the reused ones included.
         computed: usize,
         /// Tokens that need them before the next token.
         total: usize,
         /// Pages that are complete and were asked for; see [`EngineHost::submit_exported`].
         pages: Vec<ReadyPage>,
     },
-    /// A token was chosen.
+    /// A token was sampled.
     Token(ChosenToken),
-    /// It is done.
+    /// The request is complete.
     Finished(Outcome),
     /// The computation failed.
     Failed(String),
 }
 
-/// A token that was chosen.
+/// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenToken {
-    /// The token.
+    /// Its id.
     pub token: u32,
-    /// Whether it ends the text.
+    /// True if it is a stop token, which ends the text and is not part of it.
     pub is_stop: bool,
-    /// Its probability and those of others, if they were asked for.
+    /// Log-probabilities at its position, if the request asked for them.
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// Probabilities at one position.
+/// Log-probabilities at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Of the chosen token.
@@ -97,7 +97,7 @@ pub struct TokenLogprobs {
     pub top: Vec<TokenLogprob>,
 }
 
-/// Why a request was not taken.
+/// Error of a request, an installation or an audit that the engine does not take or cannot finish.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refused {
     /// The engine does not take it.
@@ -106,18 +106,18 @@ pub enum Refused {
     /// The engine takes no pages for this prompt.
     #[error(transparent)]
     NotInstallable(#[from] NotInstallable),
-    /// What was brought for the request may not be used any more.
+    /// The installed pages depend on a machine whose pages were revoked meanwhile.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
     /// The audit was taken, and could not be computed.
     #[error(transparent)]
     Failed(#[from] RequestError),
-    /// There is no engine any more.
+    /// The engine's thread has ended.
     #[error("the engine has stopped")]
     Stopped,
 }
 
-/// What the engine is told between two steps.
+/// Order to the engine's thread, executed between two steps.
 #[derive(Debug)]
 enum Order {
     Submit {
@@ -141,22 +141,23 @@ enum Order {
     },
     ForgetPrefixes,
     TakeBack(Maker),
-    /// No more requests, and an end to those under way.
+    /// Refuses new requests, and ends those under way.
     Stop,
 }
 
-/// What is special about a request.
+/// Pages that a submitted request brings with it, or exports.
 #[derive(Debug)]
 enum Extra {
     Nothing,
-    /// It begins with these keys and values.
+    /// The request begins with these installed keys and values.
     Installed(Box<Installed>),
-    /// These pages of it are wanted elsewhere.
+    /// Pages of the request to hand out as they become complete, for another machine.
     Export(Export),
 }
 
 impl EngineHost {
-    /// Moves the engine into a thread. The thread ends when the last door and the last answer are dropped.
+    /// Moves the engine into a thread. The thread ends when the last [`EngineHost`] and the last [`Answer`] are
+    /// dropped.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -178,8 +179,8 @@ impl EngineHost {
     /// As [`Self::submit`], for a request whose keys and values came from elsewhere, all but those of the last token.
     ///
     /// # Errors
-    /// [`Refused`]; what was installed is gone then. [`Refused::Untrusted`] is the answer in the engine's turn, whatever was
-    /// known before.
+    /// [`Refused`]; the installed pages are dropped then. [`Refused::Untrusted`] is decided on the engine's thread when
+    /// it takes the order, whatever was known before.
     ///
     /// # Panics
     /// The engine does if the prompt is not what was installed and one token more.
@@ -250,25 +251,25 @@ impl EngineHost {
         Ok(Answer { news, _orders: self.orders.clone() })
     }
 
-    /// Ends all requests at the next step, which tells their owners; after it there is no engine any more.
+    /// Ends all requests at the next step, each with a last event, and then the engine's thread.
     pub fn stop(&self) {
         // Without an engine there is nothing to stop.
         let _ = self.orders.send(Order::Stop);
     }
 
-    /// What the engine is doing.
+    /// A snapshot of the engine's status after its last step.
     pub fn status(&self) -> EngineStatus {
         self.status.borrow().clone()
     }
 
-    /// Waits until something about the status changes; false once there is no engine any more.
+    /// Waits until the status changes; false once the engine's thread has ended.
     pub async fn changed(&mut self) -> bool {
         self.status.changed().await.is_ok()
     }
 }
 
 impl Answer {
-    /// What happens next; `None` after the end, and if the engine stops before it.
+    /// The next event; `None` after the last one, and if the engine stops before it.
     pub async fn next(&mut self) -> Option<News> {
         self.news.recv().await
     }

@@ -1,4 +1,4 @@
-//! What the engine is doing, as others may know it: never a text, never a token.
+//! Engine status for `/slots`, `/metrics` and placement: counts and sizes only, never a text or a token.
 
 use muser_engine::Engine;
 use muser_kv::PoolUse;
@@ -16,11 +16,11 @@ pub struct EngineStatus {
     pub prefix_bytes: usize,
     /// Sums since the start.
     pub totals: Totals,
-    /// Why there is no engine any more, if so.
+    /// Reason for which the engine has ended; `None` while it runs.
     pub failure: Option<String>,
 }
 
-/// Room for one running sequence.
+/// Slot of one running sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// Its request; `None` while it is idle.
@@ -57,13 +57,13 @@ pub struct Totals {
     pub steps: u64,
     /// Running sequences, added up over all steps.
     pub running_over_steps: u64,
-    /// The most tokens that a sequence came to have.
+    /// Most tokens of one sequence so far, prompt and answer together.
     pub tokens_max: usize,
     /// Requests that ended.
     pub ended: u64,
-    /// Requests that were given up because nobody wanted their answer any more.
+    /// Requests that ended after their [`Answer`](crate::Answer) was dropped.
     pub cancelled: u64,
-    /// Times that a sequence gave up its pages to others.
+    /// Preemptions: times that a sequence's pages were evicted for others, to be computed again.
     pub preemptions: u64,
 }
 

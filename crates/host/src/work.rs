@@ -1,4 +1,4 @@
-//! The engine's thread: orders between steps, and after each event a word to the request's owner.
+//! The engine's thread: takes orders between steps, and sends each event to the owner of its request.
 
 use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
@@ -11,20 +11,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::status::{EngineStatus, Task, Totals};
 use crate::{ChosenToken, Extra, News, Order, Refused, TokenLogprobs, What};
 
-/// Verdict of an audit, or the reason why it has none.
+/// Verdict of an audit, or the error that left it without one.
 type AuditResult = Result<Verdict, Refused>;
 
-/// Requests under way, and what is known about them.
+/// Requests and audits under way, with their slots and counts.
 struct Requests {
     open: HashMap<RequestId, Open>,
     audits: HashMap<RequestId, OpenAudit>,
-    /// Which request has which slot.
+    /// Request in each slot, by slot index; `None` while the slot is idle.
     slots: Vec<Option<RequestId>>,
     totals: Totals,
-    /// Last words, said once the status shows the end: who has an answer finds its slot idle.
+    /// Final events, sent once the status shows the end, so that the receiver of one finds its slot idle.
     last_words: Vec<(mpsc::UnboundedSender<News>, News)>,
     verdicts: Vec<(oneshot::Sender<AuditResult>, AuditResult)>,
-    /// No more are taken, and those under way are being ended.
+    /// True once no more requests are taken and those under way are being ended.
     stopping: bool,
 }
 
@@ -34,13 +34,13 @@ struct Open {
     prompt: usize,
     reused: usize,
     computed: usize,
-    /// The largest `computed` so far: an interruption sets that back.
+    /// The largest `computed` so far; a preemption sets `computed` back, and not this.
     computed_max: usize,
     generated: usize,
     started: Option<Instant>,
     first_token: Option<Instant>,
     cancelled: bool,
-    /// Pages of it that are wanted elsewhere.
+    /// Pages of it to hand out to another machine as they become complete.
     export: Option<Export>,
 }
 
@@ -51,7 +51,7 @@ struct OpenAudit {
     cancelled: bool,
 }
 
-/// Tells whoever asks that the engine is gone, even if it went by a panic.
+/// Publishes the engine's status, and on drop the engine's end, even when a panic unwinds the thread.
 struct Publisher(watch::Sender<EngineStatus>);
 
 impl Drop for Publisher {
@@ -62,7 +62,7 @@ impl Drop for Publisher {
     }
 }
 
-/// Runs until nobody can give orders any more, or somebody orders the end.
+/// Runs until all senders of orders are dropped, or [`Order::Stop`] has ended all requests.
 pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::Sender<EngineStatus>) {
     let publisher = Publisher(publish);
     let slots = vec![None; engine.settings().running_max.get()];
@@ -105,7 +105,8 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
     }
 }
 
-/// Queues a request with what was brought for it, unless that may not be used any more: then its owner is to know at once.
+/// Queues a request with its installed pages, unless these depend on a revoked machine: its owner then gets the error
+/// at once.
 fn submit_trusted(engine: &mut Engine, request: Request, installed: Installed) -> Result<RequestId, Refused> {
     engine.trusts(&installed)?;
     Ok(engine.submit_installed(request, installed)?)
@@ -127,11 +128,11 @@ impl Requests {
                 if let Ok(id) = &submitted {
                     self.open.insert(*id, Open { export, ..Open::new(news, prompt) });
                 }
-                // Whoever asked may have left, and then its channel is closed.
+                // The caller may have dropped its future, and with it the receiver.
                 let _ = reply.send(submitted.map(drop));
             }
             Order::BeginInstallation { prompt, reuse, reply } => {
-                // Whoever asked may have left; what was begun is dropped then.
+                // The caller may have dropped its future; the installation is dropped then.
                 let _ = reply.send(engine.begin_installation(&prompt, reuse).map(Box::new));
             }
             Order::BeginBase { beginning, reply } => {
@@ -159,7 +160,7 @@ impl Requests {
         }
     }
 
-    /// Gives up what nobody waits for any more.
+    /// Cancels requests and audits whose receiver is dropped.
     fn cancel_unwanted(&mut self, engine: &mut Engine) {
         for (id, open) in self.open.iter_mut().filter(|(_, open)| !open.cancelled && open.news.is_closed()) {
             open.cancelled = engine.cancel(*id);
@@ -176,7 +177,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Tells the owner, who may have left; cancelling is then under way.
+    /// Sends an event to its request's owner. A closed channel is no error here: the next step cancels that request.
     fn deliver(&mut self, event: Event<'_>) {
         if self.note_audit(&event) {
             return;
@@ -262,14 +263,15 @@ impl Requests {
                 let failed = Err(Refused::Failed(error.clone()));
                 self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, failed)));
             }
-            // It was cancelled, because nobody waits for it any more.
+            // Cancelled, because its receiver was dropped.
             _ => drop(self.audits.remove(&id)),
         }
         self.release(id);
         true
     }
 
-    /// Says a last word early. With the channel closed, the request is cancelled before the next step.
+    /// Queues a final event before the engine ends the request. With the channel closed, the request is cancelled
+    /// before the next step.
     fn give_up(&mut self, id: RequestId, word: News) {
         if let Some(open) = self.open.get_mut(&id) {
             let (closed, _) = mpsc::unbounded_channel();
@@ -291,7 +293,7 @@ impl Requests {
         self.slots.iter_mut().filter(|slot| **slot == Some(id)).for_each(|slot| *slot = None);
     }
 
-    /// What is known about what runs.
+    /// The task shown in a slot, of a request or an audit.
     fn task(&self, id: RequestId) -> Option<Task> {
         let of_request = |open: &Open| Task {
             number: id.number(),

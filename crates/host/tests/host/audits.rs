@@ -1,4 +1,5 @@
-//! Audits through the door: a verdict between other work, an end when nobody waits, and nothing left of either.
+//! Audits through the engine's host: a verdict between other work, cancelled when its future is dropped, and nothing
+//! left of either.
 
 use std::sync::Arc;
 

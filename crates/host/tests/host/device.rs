@@ -1,4 +1,4 @@
-//! A device that fails or has no room: whoever waits for an answer hears why.
+//! A device that fails or has no room: each request that waits gets the reason as its error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use muser_model::testing::{Fault, Faults};
 
 use crate::world::{isolated, runtime, start_faulty};
 
-/// The last word on a request.
+/// The last event of a request.
 async fn last_word(mut answer: muser_host::Answer) -> Option<What> {
     let mut last = None;
     while let Some(news) = answer.next().await {

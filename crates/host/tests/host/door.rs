@@ -1,4 +1,4 @@
-//! What goes through the door: answers, pages out of one engine, and pages into another.
+//! Requests through the engine's host: answers, pages exported from one engine, and pages installed into another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
                 assert!(watched.changed().await);
             }
         }
-        // The engine tells what it holds after a step, and the last pages may have been let go of after the last one.
+        // The status is of the end of a step, and the last pages may have been freed after the last one.
         tokens(host.submit(isolated(vec![7], 1)).await.unwrap()).await;
         let status = host.status();
         // On a busy machine some may have been computed before this thread came to leave them.

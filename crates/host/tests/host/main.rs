@@ -1,4 +1,4 @@
-//! The engine's door: what goes through it, audits, and devices that fail.
+//! Tests of the engine's host: requests, audits, and devices that fail.
 
 mod audits;
 mod device;

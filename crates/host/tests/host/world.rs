@@ -1,4 +1,4 @@
-//! What the tests of this crate share: the model that ships with the program, behind a door.
+//! Test fixtures of this crate: the model that ships with the program, behind an [`EngineHost`].
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 
 static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
-/// An engine behind its door, which takes so many rows in a step.
+/// An engine behind its host, with at most `rows` rows in a step.
 pub fn start(rows: usize) -> (EngineHost, JoinHandle<()>) {
     start_faulty(rows, Arc::new(|_| None))
 }
