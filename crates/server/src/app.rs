@@ -12,18 +12,18 @@ use crate::record::Counters;
 use crate::service::Service;
 use crate::settings::{ServerSettings, ServiceSettings};
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub struct App {
-    /// What holds for every request.
+    /// Limits and defaults applied to every request.
     pub settings: ServiceSettings,
-    /// What holds for the server around the model.
+    /// Access control, connection limits, pages and logs of the server.
     pub server: ServerSettings,
-    /// When the server was started, in seconds since 1970.
+    /// Start of the server, seconds since 1970.
     pub started_at: u64,
-    /// What has been asked.
+    /// Counts of requests and connections, for `/metrics`.
     pub counters: Counters,
-    /// Threads for what takes long without the engine.
+    /// Threads for long work that is not the engine's.
     pub(crate) pool: WorkPool,
     /// Bytes that all requests may hold.
     pub(crate) memory: MemoryBudget,
@@ -31,7 +31,7 @@ pub struct App {
     phase: watch::Sender<Phase>,
 }
 
-/// A server's life.
+/// Phase of a server's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The model is being loaded.
@@ -69,12 +69,12 @@ impl App {
         self.advance(Phase::Ready);
     }
 
-    /// No new requests from now on. The server ends when those under way have ended.
+    /// Takes no new requests from now on. The server ends when those under way have ended.
     pub fn stop(&self) {
         self.advance(Phase::Stopping);
     }
 
-    /// Where the server is in its life.
+    /// The server's current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
@@ -85,12 +85,12 @@ impl App {
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
-    /// What answers, if it is there.
+    /// The loaded model; `None` while it is being loaded.
     pub fn service_or_none(&self) -> Option<Arc<Service>> {
         self.service.get().cloned()
     }
 
-    /// What answers.
+    /// The loaded model.
     ///
     /// # Errors
     /// If the model is still being loaded.
@@ -98,7 +98,7 @@ impl App {
         self.service_or_none().ok_or_else(|| ApiError::new(ErrorKind::Unavailable, "Loading model").retry_after(1))
     }
 
-    /// Phases only go on.
+    /// Moves to `phase`, unless the server is there or beyond.
     fn advance(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {
             let later = phase > *now;
@@ -108,7 +108,7 @@ impl App {
     }
 }
 
-/// The time, as it goes into answers.
+/// The time of day, seconds since 1970.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,4 +1,4 @@
-//! Messages as clients write them, and what the model's template makes of them.
+//! Messages as clients write them, rendered through the model's chat template.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,22 @@ use crate::limits::{Bounds, MESSAGES_MAX};
 use crate::messages::checked;
 use crate::service::{Service, Words};
 
-/// Longest time that the template may take. Its own budget ends it far sooner; this holds on a machine that is short of
-/// processors, too.
+/// Time limit of rendering the template. The renderer's own budget ends it far sooner; this one holds on a machine that
+/// is short of processors, too.
 const FILLING_MAX: Duration = Duration::from_secs(20);
 
-/// Fields that are variables of templates which mention them, and the value of each that asks for nothing.
+/// Fields that are variables of templates which mention them, each with its neutral value.
 const EFFORTS: [(&str, &str); 2] = [("reasoning_effort", "none"), ("verbosity", "medium")];
 
-/// A conversation, and how it is to be filled into the template.
+/// A conversation with the options of its rendering.
 #[derive(Clone, Debug)]
 pub struct Conversation {
     messages: Vec<Value>,
-    /// Whether the text ends with the start of the model's answer.
+    /// True if the rendered text ends with the start of the assistant's answer.
     add_generation_prompt: bool,
-    /// What the template is told besides.
+    /// Further variables of the template, from `chat_template_kwargs`.
     variables: Map<String, Value>,
-    /// Efforts that were asked for, by their fields.
+    /// Values of the fields in [`EFFORTS`] that are not neutral, by field name.
     efforts: Vec<(&'static str, String)>,
 }
 

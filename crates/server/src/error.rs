@@ -1,4 +1,4 @@
-//! What a client is told when something is wrong: one envelope on every route, before and inside streams.
+//! Error answers: one JSON envelope on every route, before and inside streams.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -143,7 +143,7 @@ impl ApiError {
         self
     }
 
-    /// With a word on when to try again.
+    /// With a `Retry-After` header, in seconds.
     #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_seconds = Some(seconds);
@@ -199,5 +199,6 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// When a client whom the full queue turned away may try again. A guess: how long answers take is up to their clients.
+/// `Retry-After` of a request that a full queue turned away, seconds. A guess: answers take as long as their clients
+/// ask for.
 const RETRY_SECONDS: u64 = 1;

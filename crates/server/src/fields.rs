@@ -1,7 +1,7 @@
 //! The fields of a request's body, taken one by one, so that none is ignored in silence.
 //!
-//! A field that is null counts as absent. A field of the wrong type is named with what it should be. What nobody has taken
-//! at the end is refused: either it is known and not supported, or it is a misspelling.
+//! A field that is null counts as absent. A field of the wrong type is refused with the type it should have. A field
+//! that is left when all are taken is refused as well: it is either known and not supported, or a misspelling.
 //!
 //! A body is only looked through; a field becomes a value when it is taken, and no larger one than it may be.
 
@@ -27,9 +27,9 @@ pub struct Fields<'a> {
 
 /// A type that a field can have.
 pub trait FromField: Sized {
-    /// What to call it in a message: "needs …".
+    /// Name of the type in messages, after "needs".
     const NEEDS: &'static str;
-    /// How much is read of it before it is refused.
+    /// Size limits of a value, checked while it is read.
     const BOUNDS: Bounds = Bounds::SHORT;
 
     /// The value, if it has the type.
@@ -285,7 +285,7 @@ impl<'a> Fields<'a> {
     /// Ends the taking.
     ///
     /// # Errors
-    /// If a field is left that nobody knows; the envelope then lists those that were asked for.
+    /// If a field is left that the route does not know; the envelope then lists those that it knows.
     pub fn finish(mut self) -> Result<(), ApiError> {
         let Some((name, _)) = self.left.into_iter().find(|(_, raw)| raw.get() != "null") else { return Ok(()) };
         self.known.sort_unstable();

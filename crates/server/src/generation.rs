@@ -1,4 +1,4 @@
-//! One answer from its request to its last word: the engine's news become text, counts and times.
+//! One answer from its request to its end: the engine's events become text, counts and times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,22 +14,22 @@ use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 use muser_host::{Answer, News, What};
 
-/// What to answer, and how.
+/// Prompt of one answer with its generation settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Token ids to continue.
     pub prompt: Vec<u32>,
     /// Tokens to generate at most.
     pub tokens_max: Option<usize>,
-    /// How tokens are chosen.
+    /// Sampler settings.
     pub sampling: SamplingSettings,
     /// Strings that end the text; none is empty.
     pub stops: Vec<String>,
-    /// Probabilities to tell.
+    /// Log-probabilities to return.
     pub logprobs: Option<LogprobsWanted>,
-    /// Whether what others computed is used, and what this one computes is left to others.
+    /// Prefix reuse: the realm whose cached pages are used and added to, or none.
     pub reuse: PrefixReuse,
-    /// Whose turn it takes.
+    /// Scheduling flow, by which the engine takes turns between clients.
     pub flow: Flow,
 }
 
@@ -37,7 +37,7 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Generation {
     service: Arc<Service>,
-    /// `None` after the end: letting go of it is what ends the engine's work after a stop string.
+    /// `None` after the end: dropping it cancels the engine's work after a stop string.
     answer: Option<Answer>,
     text: AnswerText,
     plan: Plan,
@@ -49,64 +49,64 @@ pub struct Generation {
     tally: Arc<Tally>,
 }
 
-/// What happens to an answer.
+/// Event of one answer.
 #[derive(Clone, Debug)]
 pub enum Happening {
-    /// More of the prompt is computed.
+    /// More of the prompt has its keys and values.
     Progress(Progress),
-    /// More of the text is certain.
+    /// More of the text is final.
     Piece(Piece),
     /// The answer is complete.
     Ended(Ending),
 }
 
-/// How far the prompt is computed.
+/// Prefill progress of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Tokens of the prompt.
     pub total: usize,
-    /// Of these, tokens that were there already.
+    /// Of these, tokens whose keys and values were cached.
     pub reused: usize,
     /// Tokens that have their keys and values, the reused ones included.
     pub computed: usize,
-    /// Since the request left the queue, and what a producer took before that.
+    /// Time since the request left the queue, plus the time of a producer's handoff before that.
     pub elapsed: Duration,
 }
 
-/// How an answer ended.
+/// End of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
-    /// Text that was held back until now, and its tokens.
+    /// Text that was held back as a possible start of a stop string, with its tokens.
     pub rest: Piece,
-    /// Why it ended.
+    /// Reason of the end.
     pub stop: Stop,
 }
 
-/// Why an answer ended.
+/// Reason for which an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The model ended it.
+    /// The model chose a token that ends the text.
     EndOfGeneration,
-    /// It has as many tokens as were asked for.
+    /// It has as many tokens as the request allows.
     Limit,
     /// The context is full.
     ContextFull,
-    /// This stop string came.
+    /// This stop string occurred.
     Word(String),
 }
 
-/// Tokens of an answer.
+/// Token counts of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of the prompt.
     pub prompt: usize,
-    /// Of these, those whose keys and values were there already.
+    /// Of these, tokens whose keys and values were cached.
     pub reused: usize,
     /// Generated, the one that ended the text included.
     pub generated: usize,
 }
 
-/// When things happened.
+/// Times of an answer, by the engine's events; `last` is the latest of any kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     started: Option<Instant>,
@@ -115,7 +115,7 @@ struct Clock {
 }
 
 impl Generation {
-    /// Hands the request to the engine; if a producer computes its prompt, `listener` hears how far that is meanwhile.
+    /// Submits the request to the engine; if a producer computes its prompt, `listener` receives the progress of that.
     ///
     /// # Errors
     /// If the engine does not take it, or a stop string is empty.
@@ -156,7 +156,7 @@ impl Generation {
         })
     }
 
-    /// What happens next; `None` after the end. Dropping the future loses nothing.
+    /// The next event; `None` after the end. Cancel safe.
     ///
     /// # Errors
     /// If the computation failed. Nothing comes after it.
@@ -189,7 +189,7 @@ impl Generation {
                 (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);
                 Happening::Progress(self.progress(there, at))
             }
-            // What is computed again after an interruption is nobody's business.
+            // Recomputed after a preemption: the client was told of the whole prompt before.
             What::Progress { .. } if self.usage.generated > 0 => return Ok(None),
             What::Progress { computed, .. } => Happening::Progress(self.progress(computed, at)),
             What::Token(token) => {
@@ -240,17 +240,17 @@ impl Generation {
         self.usage
     }
 
-    /// Where it runs, once it does.
+    /// Slot in which it runs; `None` before it has started.
     pub fn slot(&self) -> Option<usize> {
         self.slot
     }
 
-    /// Whether there is nothing more to come.
+    /// True once the answer has ended.
     pub fn is_over(&self) -> bool {
         self.answer.is_none()
     }
 
-    /// What was asked for.
+    /// Its prompt and settings.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -1,14 +1,17 @@
 //! The engine over HTTP: llama.cpp's and OpenAI's routes on one engine.
 //!
-//! - `service` is what answers once the model is there; `app` is the server around it: loading, answering, stopping.
-//! - `listen` is connections and their limits, `access` who may ask, `record` what is told of each request.
-//! - `fields`, `prompt`, `conversation`, `sampling` and `options` read what a request says; nothing in it is ignored in silence.
+//! - `service` is the loaded model: engine, tokenizer, templates; `app` is the server around it: loading, answering,
+//!   stopping.
+//! - `listen` is connections and their limits, `access` authentication and CORS, `record` the log record of each
+//!   request.
+//! - `fields`, `prompt`, `conversation`, `sampling` and `options` read a request's fields; none is ignored in silence.
 //! - `limits` bounds each of them, `tree` reads them within their bounds, `memory` bounds all requests together.
-//! - `generation`, `text` and `probabilities` are one answer: the engine's news become text, counts and times.
-//! - `pool` is where long work runs that is not the engine's: never on the threads that serve connections.
-//! - `remote` has long prompts computed by whoever is expected to be quickest, and goes on without producers that fail.
-//! - `stream` tells of answers as events or as a whole; `routes` has one file for each family of routes.
-//! - `openapi` says what all of them take and give; the routes' table is there, too.
+//! - `generation`, `text` and `probabilities` are one answer: the engine's events become text, counts and times.
+//! - `pool` runs long work that is not the engine's, off the threads that serve connections.
+//! - `remote` has long prompts computed by the node that is expected to be quickest, and goes on without producers that
+//!   fail.
+//! - `stream` sends answers as events or as a whole; `routes` has one file for each family of routes.
+//! - `openapi` describes the requests and answers of all routes; the table of routes is there, too.
 
 mod access;
 mod app;

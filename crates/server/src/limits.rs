@@ -1,4 +1,4 @@
-//! Bounds of what a request may say and become. `docs/limits.md` has a row for each field, with what is charged for it.
+//! Bounds on requests and their answers. `docs/limits.md` has a row for each field, with the bytes charged for it.
 //!
 //! A bound on a count or a length keeps a request cheap to refuse; [`crate::memory`] bounds what all requests hold at once.
 //! What depends on the model (vocabulary, context) or on a flag is checked where those are known.
@@ -55,7 +55,7 @@ pub const BODY_CHARGE: usize = 4;
 /// Bytes charged for each byte of a text for `POST /tokenize`: what merging takes where a text is one word, and its ids.
 pub const TOKENIZED_CHARGE: usize = 40;
 
-/// How much a value of JSON may hold.
+/// Size limits of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Values: scalars, arrays and objects, the outermost included.

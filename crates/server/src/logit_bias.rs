@@ -50,7 +50,7 @@ impl Biases {
     }
 }
 
-/// What has been read so far.
+/// The biases read so far, and their counts.
 struct Reading<'a> {
     tokenizer: &'a Tokenizer,
     into: &'a mut Biases,

@@ -90,7 +90,7 @@ impl Drop for Charge {
     }
 }
 
-/// Bytes that stay charged as long as somebody holds them.
+/// Bytes that stay charged until their last owner drops them.
 pub fn charged(bytes: Vec<u8>, charge: Charge) -> Bytes {
     struct Charged {
         bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Messages of a conversation as clients write them: what each may say, and how they fit together.
+//! Messages of a conversation as clients write them: their fields, and tool calls with the messages that answer them.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The fields that all routes share which generate text.
+//! Fields of all routes that generate text.
 
 use std::sync::Arc;
 
@@ -26,28 +26,28 @@ use crate::stream::Starting;
 /// Characters of `cache_salt` at most.
 pub const CACHE_SALT_CHARACTERS_MAX: usize = 256;
 
-/// What a request says besides its prompt and what only its route knows.
+/// Fields of a request other than its prompt and those of its route alone.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How tokens are chosen.
+    /// Sampler settings.
     pub sampling: SamplingSettings,
     /// Tokens to generate at most.
     pub tokens_max: Option<usize>,
     /// Strings that end the text.
     pub stops: Vec<String>,
-    /// Whether the answer comes as it is made.
+    /// True if the answer is streamed.
     pub stream: bool,
-    /// Whether the stream tells how far the prompt is computed.
+    /// True if the stream reports prefill progress.
     pub return_progress: bool,
-    /// Whether each piece of the stream comes with times.
+    /// True if each piece of the stream comes with timings.
     pub timings_per_token: bool,
-    /// Whether what was computed before is used.
+    /// True if cached prefixes are used, and this request's are kept for others.
     cache_prompt: bool,
-    /// What divides the client's realm of prefixes.
+    /// Salt that divides the client's realm of prefixes.
     cache_salt: Option<String>,
     /// Answers per prompt.
     pub answers: usize,
-    /// The slot that answers name, if the request says one.
+    /// The slot that answers report, if the request names one.
     pub slot: Option<i64>,
 }
 
@@ -55,7 +55,7 @@ impl Options {
     /// Takes the fields.
     ///
     /// # Errors
-    /// If one has a wrong type or asks for what there is not.
+    /// If one has a wrong type or an unsupported value.
     pub fn take(fields: &mut Fields<'_>, service: &Service) -> Result<Self, ApiError> {
         let options = Self {
             sampling: take_sampling(fields, service)?,
@@ -116,7 +116,7 @@ impl Options {
         self.start_telling((service, client), prompts, logprobs, &mut |_, _| ()).await
     }
 
-    /// As [`Self::start`], for a stream, which can tell meanwhile how far producers are.
+    /// As [`Self::start`], for a stream, which can report the progress of producers meanwhile.
     pub fn starting(
         &self,
         service: &Arc<Service>,
@@ -128,7 +128,7 @@ impl Options {
         let (sender, heard) = unbounded_channel();
         let (options, service) = (self.clone(), Arc::clone(service));
         let started = async move {
-            // Whoever listens awaits this, too.
+            // The receiver awaits this future, too.
             let mut listener = |index, bringing| {
                 let _ = sender.send((index, bringing));
             };
@@ -184,7 +184,7 @@ impl Options {
     }
 }
 
-/// What divides the realm of prefixes. An empty one is refused, as it would divide nothing.
+/// Salt that divides the realm of prefixes. An empty one is refused, as it would divide nothing.
 fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
     let Some(salt) = fields.take::<String>("cache_salt")? else { return Ok(None) };
     match salt.chars().count() {

@@ -17,10 +17,10 @@ use crate::settings::Limits;
 /// Bytes that a serving thread may parse, tokenise or write itself: well below a millisecond's work.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// Seconds after which a client that the pool turned away may try again.
+/// `Retry-After` of a request that the pool turned away, seconds.
 const RETRY_SECONDS: u64 = 1;
 
-/// Where a piece of work runs.
+/// Lane of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// On the thread that serves the connection: a few kilobytes at linear cost.
@@ -43,7 +43,7 @@ impl Load {
     }
 }
 
-/// The pool. Its threads are the runtime's blocking ones, of which it never takes more than its lanes have.
+/// The pool. Its threads are the runtime's blocking ones; it takes at most as many as its lanes have.
 #[derive(Debug)]
 pub struct WorkPool {
     small: Lane,
@@ -51,7 +51,7 @@ pub struct WorkPool {
     patience: Duration,
 }
 
-/// Threads for one kind of work, and places to wait for them.
+/// Threads for one kind of work, and the places of its queue.
 #[derive(Debug)]
 struct Lane {
     threads: Arc<Semaphore>,
@@ -68,8 +68,8 @@ impl WorkPool {
         Self { small: lane(), large: lane(), patience: limits.pool_patience }
     }
 
-    /// Runs `work` where its load belongs. Dropping the future takes work out of the queue; work that has begun goes on to
-    /// its end and keeps its thread that long.
+    /// Runs `work` in the lane of `load`. Dropping the future takes work out of the queue; work that has begun goes on
+    /// to its end and keeps its thread that long.
     ///
     /// # Errors
     /// If the queue is full, no thread becomes free in time, or the work panics.

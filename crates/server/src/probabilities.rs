@@ -1,6 +1,6 @@
 //! Probabilities of tokens as clients read them: llama.cpp's objects, of which OpenAI's are a part.
 //!
-//! They are written straight into the answer: as a tree of JSON values, each would take ten times its text.
+//! They are serialised straight into the answer: as a tree of JSON values, each would take ten times its text.
 
 use muser_engine::{LogprobsStage, TokenLogprob};
 use muser_text::{ControlTokens, Tokenizer};
@@ -12,16 +12,16 @@ use muser_host::{ChosenToken, TokenLogprobs};
 /// `{id, token, bytes, prob, top_probs}`.
 #[derive(Clone, Copy)]
 pub struct Probabilities<'a> {
-    /// For the tokens' texts.
+    /// Decodes the tokens.
     pub tokenizer: &'a Tokenizer,
     /// The tokens.
     pub tokens: &'a [ChosenToken],
-    /// Which probabilities they are.
+    /// Stage at which they are taken: the model's, or those drawn from.
     pub stage: LogprobsStage,
 }
 
 impl Probabilities<'_> {
-    /// Whether no token has any.
+    /// True if no token has log-probabilities.
     pub fn is_empty(&self) -> bool {
         self.tokens.iter().all(|token| token.logprobs.is_none())
     }

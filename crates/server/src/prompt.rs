@@ -1,6 +1,6 @@
 //! Prompts as clients write them: text, token ids, both in a row, or several prompts.
 //!
-//! What cannot fit the context is counted and not kept, so that a prompt costs no more than one that fits.
+//! Tokens and texts beyond the context are counted and not kept, so that a prompt costs no more than one that fits.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::limits::{DETOKENIZED_MAX, TEXT_BYTES_MAX};
 use crate::service::Service;
 use crate::tree;
 
-/// What one request may hold of prompts.
+/// Size limits of one request's prompts.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptLimits {
     /// Tokens of the vocabulary.
@@ -49,8 +49,8 @@ impl PromptLimits {
 pub struct Prompt {
     /// Its tokens.
     pub ids: Vec<u32>,
-    /// As the client wrote it: text as it is, whatever the tokenizer made of it, ids as what they stand for, and the BOS that
-    /// was put before.
+    /// Text as the client wrote it: strings unchanged, whatever the tokenizer made of them, ids decoded, and the BOS
+    /// that was put before.
     pub written: String,
 }
 
@@ -118,7 +118,8 @@ enum Part {
 }
 
 impl Sequence {
-    /// What can be told of an array before its end.
+    /// Checks that can be made of an array before its end: no mix of prompts with ids or texts, at most
+    /// `limits.prompts`.
     fn check<E: Error>(&self, limits: &PromptLimits) -> Result<(), E> {
         if self.sequences.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What is known of each request from outside: its route, its status, how long it took, how many tokens. Never a text.
+//! Log record of each request: its route, status, time and token counts. Never a text.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,13 +18,13 @@ use crate::app::App;
 /// A request that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// The method, as far as it is one of HTTP's own; clients may make up others, which are not told.
+    /// The method, if it is one of HTTP's own; any other counts as `other`, as clients may make up methods without end.
     pub method: &'static str,
-    /// The route that answered; `None` where there is none. What the client asked for may hold anything, and is not told.
+    /// The route's pattern; `None` for unknown paths. The path of the client is left out, as it may hold anything.
     pub route: Option<String>,
     /// The status; 499 if the client left before there was one.
     pub status: u16,
-    /// Whether the client got all of the answer.
+    /// True if the answer's body was taken to its end.
     pub complete: bool,
     /// From the end of the request's head to the end of the answer.
     pub elapsed: Duration,
@@ -57,13 +57,13 @@ pub struct Counters {
 pub struct RequestKind {
     /// The route; `None` for all that there is none for.
     pub route: Option<String>,
-    /// The method, as far as it is one of HTTP's own: clients may make up others without end.
+    /// The method, if it is one of HTTP's own, and otherwise `other`.
     pub method: &'static str,
     /// The status.
     pub status: u16,
 }
 
-/// Counts what one request's answers need.
+/// Token counts of one request, added up over its answers.
 #[derive(Debug, Default)]
 pub struct Tally {
     prompt: AtomicUsize,
@@ -71,27 +71,28 @@ pub struct Tally {
 }
 
 tokio::task_local! {
-    /// The tally of the request that the task is answering: it spares every route to hand it down.
+    /// The tally of the request that the task is answering: a task-local, so that routes need not pass it down.
     static TALLY: Arc<Tally>;
 }
 
 impl Tally {
-    /// That of the request being answered; one that nobody reads where there is none.
+    /// The tally of the request being answered; outside of one, a new tally that is never read.
     pub fn current() -> Arc<Self> {
         TALLY.try_with(Arc::clone).unwrap_or_default()
     }
 
-    /// The future, which is part of answering the request that the task is answering now, wherever it is polled.
+    /// Wraps a future that answers part of the current request, so that it has this tally on whichever task it is
+    /// polled.
     pub fn keep<F: Future>(future: F) -> impl Future<Output = F::Output> {
         TALLY.scope(Self::current(), future)
     }
 
-    /// A prompt was taken.
+    /// Adds the tokens of a prompt.
     pub fn add_prompt(&self, tokens: usize) {
         self.prompt.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// A token was generated.
+    /// Adds a generated token.
     pub fn add_generated(&self) {
         self.generated.fetch_add(1, Ordering::Relaxed);
     }
@@ -119,12 +120,12 @@ impl Counters {
     }
 }
 
-/// Counts a connection while it lives.
+/// Guard that counts a connection while it is open.
 #[derive(Debug)]
 pub struct CountedConnection(Arc<App>);
 
 impl CountedConnection {
-    /// One more.
+    /// Adds one to the count.
     pub fn new(app: Arc<App>) -> Self {
         app.counters.connections.fetch_add(1, Ordering::Relaxed);
         Self(app)
@@ -137,7 +138,7 @@ impl Drop for CountedConnection {
     }
 }
 
-/// Answers a request by `answer`, and tells of it when its answer has been taken, or nobody takes it any more.
+/// Answers a request by `answer`, and records it when its body was sent or dropped.
 pub async fn recorded(
     app: Arc<App>,
     method: Method,
@@ -186,7 +187,7 @@ impl Drop for Open {
     }
 }
 
-/// A body that knows when it was taken.
+/// A body that records its request when dropped.
 struct RecordedBody {
     body: Body,
     open: Open,

@@ -1,11 +1,11 @@
-//! Keys and values from producers: who is asked, what becomes of it, and what happens without them.
+//! Remote prefill: keys and values of long prompts from producers, with their checks, audits and fallbacks.
 //!
-//! Correctness never depends on a producer: what it sends counts whole or not at all, and the last token of a prompt is
-//! computed here in any case. Who computes the rest is the policy's choice, by what this node and each producer were
-//! measured to take.
+//! Correctness never depends on a producer: a handoff counts whole or not at all, and the last token of a prompt is
+//! computed here in any case. The placement policy picks the node for the rest, by the measured rates of this node and
+//! each producer.
 //!
-//! - `chooser` asks the policy and lets it learn, `audit` computes some of what came again.
-//! - `source` is what answers tell of it, `counts` what the metrics do.
+//! - `chooser` runs the policy and feeds it measurements, `audit` recomputes some of a handoff's pages.
+//! - `source` reports it in answers, `counts` in the metrics.
 
 mod audit;
 mod chooser;
@@ -32,21 +32,22 @@ pub use source::{Chosen, Source};
 use audit::AuditOutcome;
 use chooser::Chooser;
 
-/// A place is tried by prompts that lack so many times as many tokens as producers are asked for at all.
+/// A place is tried for its measurement only by prompts that lack this many times the tokens from which producers are
+/// asked at all.
 const TRIAL_FACTOR: u64 = 4;
-/// Why nobody can be asked.
+/// Fallback reason when no producer can be asked.
 const ALL_ALONE: &str = "every producer is left alone after failures, quarantined, or takes no prompt of this length";
 
-/// Who may compute long prompts.
+/// Places that may compute long prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefillBy {
-    /// This node or a producer, whoever is expected to be quickest.
+    /// This node or a producer, by the lowest expected cost.
     Cheapest,
-    /// A producer, the quickest of them; this node is left to other work.
+    /// A producer, by the lowest expected cost; this node is left to other work.
     Producer,
 }
 
-/// What to do when the producer that was chosen does not help.
+/// Reaction to a producer that fails or is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// Compute here at once.
@@ -57,18 +58,18 @@ pub enum Fallback {
     Fail,
 }
 
-/// When producers are asked.
+/// Settings of remote prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefillSettings {
-    /// Prompts of which fewer tokens are not held are computed here.
+    /// Least number of tokens without cached pages for which a producer is asked; shorter prompts are computed here.
     pub tokens_min: usize,
-    /// Who computes the others.
+    /// Places for the prompts above that.
     pub by: PrefillBy,
-    /// What to do when that does not work.
+    /// Reaction to a producer that fails or is busy.
     pub fallback: Fallback,
 }
 
-/// Producers, and what was learnt about them.
+/// Producers with their placement policy, audits and counts.
 pub struct RemotePrefill {
     producers: Vec<Remote>,
     settings: PrefillSettings,
@@ -77,52 +78,52 @@ pub struct RemotePrefill {
     counts: Mutex<RemoteCounts>,
 }
 
-/// How far a producer is with a prompt, before the request has begun here.
+/// Prefill progress of a producer, before the request has begun here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bringing {
     /// Tokens of the prompt.
     pub total: usize,
-    /// Of these, tokens that were here already.
+    /// Of these, tokens whose pages were cached here.
     pub held: usize,
-    /// Tokens that the producer is done with, or that were here.
+    /// Tokens that the producer has computed or that were cached here.
     pub computed: usize,
-    /// Since the producer was asked.
+    /// Time since the producer was asked.
     pub elapsed: Duration,
 }
 
-/// Hears how far a producer is.
+/// Receives the progress of a producer.
 pub type BringingListener<'a> = dyn FnMut(Bringing) + Send + 'a;
 
-/// What came of asking a producer.
+/// Result of asking a producer.
 enum Brought {
-    /// Everything, checked and not yet anybody's.
+    /// All pages, checked, and audited if the handoff was chosen for that; not yet submitted.
     All(Box<Installed>),
-    /// Nothing.
+    /// The producer failed, refused or was busy.
     Nothing,
-    /// It is quarantined: it was not asked, and is as good as absent.
+    /// The producer is quarantined, and counts as absent.
     Quarantined,
 }
 
-/// Why what was asked for is not used.
+/// Reason for which a handoff is not used.
 struct Failed {
     reason: String,
-    /// The producer is left alone for a while, and the failure counted as its own.
+    /// True if the failure is the producer's: it is counted, and the producer backed off from.
     is_producers: bool,
 }
 
 /// A request that has begun.
 pub struct Begun {
-    /// What comes of it.
+    /// Its event stream.
     pub answer: Answer,
-    /// Where its keys and values come from.
+    /// Origin of its keys and values.
     pub source: Source,
-    /// What learns from it, if it is computed here.
+    /// Measures its prefill for the policy, if it is computed here.
     pub watch: Option<LocalWatch>,
 }
 
 impl RemotePrefill {
-    /// `producers`, of which those that were never measured are tried in this order; `policy` says what is known, and `file`
-    /// keeps what is learnt; `auditor` looks at what they send.
+    /// Asks `producers`, of which those without measurements are tried in this order; `policy` holds the rates known so
+    /// far, and `file` persists them; `auditor` checks handoffs.
     pub fn new(
         producers: Vec<Remote>,
         settings: PrefillSettings,
@@ -143,8 +144,8 @@ impl RemotePrefill {
         self.lock().clone()
     }
 
-    /// Begins the request with the keys and values of a producer if that is chosen, and otherwise here. `listener` hears
-    /// from a producer once it has begun, and as it goes on.
+    /// Begins the request with the keys and values of a producer if one is chosen, and otherwise here. `listener`
+    /// receives the progress of a producer once it has accepted.
     ///
     /// # Errors
     /// As of the engine; or that no producer helps, if that is to be an error.
@@ -157,7 +158,7 @@ impl RemotePrefill {
         let mut source = Source::default();
         let mut left: Vec<&Remote> = Vec::with_capacity(self.producers.len());
         for remote in &self.producers {
-            // What is kept of a node that lost its trust is not there for this request, wherever it is computed.
+            // Pages kept of a node that was quarantined are not used for this request, wherever it is computed.
             remote.take_back_lost(host).await;
             if !self.auditor.excludes(remote.address()).await {
                 left.push(remote);
@@ -192,7 +193,7 @@ impl RemotePrefill {
             match self.bring(remote, (installation, rows), (host, request.reuse), &mut source, listener).await {
                 Brought::All(installed) => match host.submit_installed(request.clone(), *installed).await {
                     Ok(answer) => return Ok(Begun { answer, source, watch: None }),
-                    // Asked in the engine's turn: they were brought, and may not be used any more.
+                    // Decided on the engine's thread: the handoff was complete, but its node was quarantined meanwhile.
                     Err(Refused::Untrusted(reason)) => {
                         remote.take_back_lost(host).await;
                         source.lose(&reason.to_string());
@@ -208,8 +209,8 @@ impl RemotePrefill {
         }
     }
 
-    /// Who is to compute the missing rows; `None` if it is to be a producer and none can be asked. Once one has failed, only
-    /// those that are `left` are asked.
+    /// Place for the missing rows; `None` if it has to be a producer and none can be asked. After a failure, only the
+    /// producers in `left` are candidates.
     fn choose(&self, host: &EngineHost, rows: &Range<u64>, left: &[&Remote], source: &mut Source) -> Option<Place> {
         let held_pages = usize::try_from(rows.start).unwrap_or(usize::MAX) / PAGE_ROWS;
         let all = usize::try_from(rows.end).unwrap_or(usize::MAX);
@@ -243,7 +244,7 @@ impl RemotePrefill {
         (!alone).then_some(place)
     }
 
-    /// Has a producer bring the missing rows.
+    /// Fetches the missing rows from a producer.
     async fn bring(
         &self,
         remote: &Remote,
@@ -276,11 +277,11 @@ impl RemotePrefill {
             }
             Err(BringError::Quarantined(node)) => {
                 self.auditor.met(address, node);
-                // Whoever found it out may have been another process: what is kept of it here goes, too.
+                // Another process may have quarantined the node: its pages kept here are dropped as well.
                 host.take_back(Maker(node.0));
                 return Brought::Quarantined;
             }
-            // It is this request that it cannot take: no failure, and no reason to leave it alone.
+            // The producer refused this request alone: that is no failure, and no reason to back off.
             Err(error) if error.is_unsuitable() => {
                 if error.is_too_long() {
                     self.chooser.too_long(Place::Producer(address), asked_rows);
@@ -324,7 +325,7 @@ impl RemotePrefill {
         }
     }
 
-    /// Audits what was brought, if it is to be; what is wrong with it is an error.
+    /// Audits a handoff, if it is chosen for that; an error if a page differs.
     async fn audit(
         &self,
         remote: &Remote,
@@ -352,7 +353,7 @@ impl RemotePrefill {
         })
     }
 
-    /// Counts an attempt from which nothing came.
+    /// Counts a failed attempt.
     fn gave_nothing(&self, remote: &Remote, asked: Instant, reason: &str, source: &mut Source) {
         let (address, lost) = (remote.address(), asked.elapsed());
         self.lock().failed(address, lost);
@@ -360,7 +361,7 @@ impl RemotePrefill {
         source.add_reason(&format!("{address}: {reason}"));
     }
 
-    /// Computes here, as that is what is to be.
+    /// Computes here, as chosen.
     async fn here(
         &self,
         host: &EngineHost,
@@ -371,7 +372,7 @@ impl RemotePrefill {
         Ok(Begun { answer: host.submit(request).await?, source, watch: Some(watch) })
     }
 
-    /// Does what is to be done without producers.
+    /// Falls back to computing here, or refuses the request, by the settings.
     async fn without(&self, host: &EngineHost, request: Request, source: Source) -> Result<Begun, ApiError> {
         match self.settings.fallback {
             Fallback::Local | Fallback::OtherProducer => {

@@ -1,4 +1,4 @@
-//! The fields that say how tokens are chosen: llama.cpp's names, and OpenAI's where they differ.
+//! The sampler's fields: llama.cpp's names, and OpenAI's where they differ.
 
 use muser_engine::{LogitBias, SamplingSettings};
 use serde_json::Value;
@@ -11,8 +11,8 @@ use crate::service::Service;
 /// Makes a stage do nothing.
 type Neutralise = fn(&mut SamplingSettings);
 
-/// Names of the sampler's stages in the order in which they run, as `samplers` lists them, and what leaving one out means.
-/// Stages without a setting here are neutral in llama.cpp's own default, and in this server always.
+/// Names of the sampler's stages in the order in which they run, as `samplers` lists them, with the change that leaving
+/// one out makes. Stages without a setting here are neutral in llama.cpp's own default, and in this server always.
 const STAGES: &[(&str, Option<Neutralise>)] = &[
     ("penalties", Some(|s| (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) = (1.0, 0.0, 0.0))),
     ("dry", None),

@@ -1,4 +1,4 @@
-//! What answers requests once the model is there: the engine, the words, and what is known about the model.
+//! The loaded model behind the routes: engine, tokenizer, chat templates, and facts about the model.
 
 use std::io;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::remote::RemotePrefill;
 use crate::settings::ServiceSettings;
 use muser_host::EngineHost;
 
-/// A model's words: text to tokens, conversations to text.
+/// Tokenizer and chat templates of a model.
 #[derive(Debug)]
 pub struct Words {
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// The chat templates, or why there are none: the other routes answer without them.
+    /// The chat templates, or the error of loading them: the other routes answer without them.
     pub templates: Result<ChatTemplates, String>,
-    /// The main template's source, as `/props` tells it.
+    /// The main template's source, for `/props`.
     pub template_source: Option<String>,
 }
 
 impl Words {
-    /// Reads them from the metadata of a file whose model has `vocab` tokens.
+    /// Loads them from the metadata of a file whose model has `vocab` tokens.
     ///
     /// # Errors
     /// If there is no usable tokenizer.
@@ -54,15 +54,15 @@ impl Words {
     }
 }
 
-/// A model that answers.
+/// A loaded model.
 #[derive(Debug)]
 pub struct Service {
-    /// Producers that may be asked for long prompts. First here, so that what was learnt is written before the engine ends:
-    /// whoever waits for that may end the process.
+    /// Producers for long prompts. The first field, so that it is dropped and its policy file written before the engine
+    /// ends: the process may exit as soon as the engine has ended.
     pub remote: Option<RemotePrefill>,
     /// The engine.
     pub host: EngineHost,
-    /// The model's words.
+    /// Tokenizer and chat templates.
     pub words: Words,
     /// Tokens that end a text.
     pub end_of_generation: Arc<[u32]>,
@@ -72,13 +72,13 @@ pub struct Service {
     pub slots: usize,
     /// Facts about the model.
     pub model: ModelFacts,
-    /// What holds for every request.
+    /// Limits and defaults applied to every request.
     pub settings: ServiceSettings,
     /// The most bytes of text that can fit the context.
     prompt_bytes_max: usize,
 }
 
-/// Facts about the model, as the routes tell them.
+/// Facts about the model, for `/v1/models` and `/props`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
     /// Tokens of the vocabulary.
@@ -117,13 +117,13 @@ impl Service {
         Ok((Self { remote, host, words, end_of_generation, context, slots, model, settings, prompt_bytes_max }, thread))
     }
 
-    /// Asks producers for long prompts.
+    /// Computes long prompts on producers.
     #[must_use]
     pub fn with_remote(self, remote: RemotePrefill) -> Self {
         Self { remote: Some(remote), ..self }
     }
 
-    /// What one request may hold of prompts.
+    /// Size limits of one request's prompts.
     pub(crate) fn prompt_limits(&self) -> PromptLimits {
         PromptLimits {
             vocab: self.tokenizer().token_count(),

@@ -1,4 +1,4 @@
-//! What a server is told once, when it is made.
+//! Settings of a server, fixed when it starts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,60 +10,60 @@ use muser_engine::SamplingSettings;
 use crate::access::Access;
 use crate::record::RequestRecord;
 
-/// Limits and names that hold for every request.
+/// Limits, names and defaults applied to every request.
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
     /// The model's name in answers and in the list of models.
     pub alias: String,
-    /// Where the model came from, as `/props` tells it; `None` for the model inside the program.
+    /// Path of the model's file, for `/props`; `None` for the model inside the program.
     pub model_path: Option<PathBuf>,
-    /// What the sampler does where a request says nothing. The seed is not used: without one, a request gets a random seed.
+    /// Sampler settings of a request that sets none. The seed is not used: without one, a request gets a random seed.
     pub sampling: SamplingSettings,
-    /// Tokens to generate where a request says nothing; `None` goes on until the model ends or the context is full.
+    /// Tokens to generate for a request that sets no limit; `None` goes on until the model ends or the context is full.
     pub tokens_max: Option<usize>,
     /// Name and version of the program.
     pub build: String,
-    /// How long a stream may be silent before a comment is sent, so that nobody on the way takes it for dead.
+    /// Longest silence of a stream before a comment is sent, so that no proxy on the way times it out.
     pub ping: Duration,
     /// The most prompts of one request, and answers to one prompt, together.
     pub answers_max: usize,
 }
 
-/// What holds for the server around the model.
+/// Access control, connection limits, pages and logs of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
-    /// Who may ask what.
+    /// Keys, origins and reachability.
     pub access: Access,
-    /// What connections may cost.
+    /// Limits of connections and of their requests.
     pub limits: Limits,
-    /// Whether `/metrics` is answered.
+    /// Visibility of `/metrics`.
     pub metrics: Page,
-    /// Whether `/slots` is answered.
+    /// Visibility of `/slots`.
     pub slots: Page,
-    /// Who is told of each request.
+    /// Receiver of a record of each request.
     pub log: Log,
-    /// Who is told when the system has no connection to give.
+    /// Receiver of errors when the system has no descriptor for a connection.
     pub shortage_log: ShortageLog,
 }
 
-/// Whether a page is answered.
+/// Visibility of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Page {
-    /// It is.
+    /// Answered.
     #[default]
     Shown,
-    /// It is not, and whoever asks is told so.
+    /// Refused, with the reason.
     Hidden,
 }
 
-/// Is told of each request once it is over; by default nobody is.
+/// Receives the record of each request once it is over; none by default.
 #[derive(Clone, Default)]
 pub struct Log(pub Option<Arc<LogFn>>);
 
 /// Takes the record of a request.
 pub type LogFn = dyn Fn(&RequestRecord) + Send + Sync;
 
-/// Receives the error of the system when no connection can be accepted, at most once a minute; by default nobody does.
+/// Receives the system's error when no connection can be accepted, at most once a minute; none by default.
 #[derive(Clone, Default)]
 pub struct ShortageLog(pub Option<Arc<ShortageFn>>);
 
@@ -82,12 +82,12 @@ impl fmt::Debug for ShortageLog {
     }
 }
 
-/// What connections may cost at most, in number, bytes and time.
+/// Limits of connections in number, bytes and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that are open at once; an address has three quarters of them at most. When they are taken, one that
-    /// asks for nothing makes way. If none does, whoever comes is told so by a 503 and let go, as long as that does not
-    /// become too much as well; then the connection is just closed. Default 512.
+    /// Connections that are open at once; an address has three quarters of them at most. When they are taken, an idle
+    /// one is closed for the new one. If none is idle, the new one gets a 503 and is closed, within `narrow_max`;
+    /// beyond that it is closed without an answer. Default 512.
     pub connections_max: usize,
     /// Narrow places: connections beyond `connections_max`, each for one request to a route without a key. Default 64.
     pub narrow_max: usize,

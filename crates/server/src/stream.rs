@@ -1,4 +1,4 @@
-//! Answers as server-sent events, or collected: the same happenings, told as they come or all at once.
+//! Answers as server-sent events, or collected into one body: the same events, sent as they come or all at once.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,21 +21,21 @@ use crate::pool::{Load, WorkPool};
 use crate::remote::Bringing;
 use crate::text::Piece;
 
-/// A comment, which says that the server is there.
+/// An SSE comment, which keeps the connection alive.
 const PING: Bytes = Bytes::from_static(b":\n\n");
 
-/// How a route tells of happenings.
+/// JSON shape of a route's events.
 pub trait Dialect: Send + 'static {
-    /// Objects to send for what happened to the answer `index`.
+    /// Objects to send for an event of the answer `index`.
     fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value>;
 
-    /// Objects to send for how far a producer is with the prompt of the answer `index`, which has not begun yet.
+    /// Objects to send for the progress of a producer with the prompt of the answer `index`, which has not begun yet.
     fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value>;
 
     /// Objects to send after the end of all answers.
     fn last_chunks(&mut self, generations: &[Generation]) -> Vec<Value>;
 
-    /// Whether `[DONE]` ends the stream.
+    /// True if `[DONE]` ends the stream.
     const SAYS_DONE: bool;
 }
 
@@ -46,30 +46,30 @@ type Started = Pin<Box<dyn Future<Output = Result<Vec<Generation>, ApiError>> + 
 pub struct Starting {
     /// Ends once all have started.
     pub started: Started,
-    /// How far the producer of each answer's prompt is meanwhile.
+    /// Progress of the producer of each answer's prompt meanwhile, by index.
     pub heard: UnboundedReceiver<(usize, Bringing)>,
-    /// Bytes that the answers may hold before they are taken.
+    /// Memory charge of the answers until they are sent.
     pub charge: Charge,
 }
 
 /// A whole answer.
 #[derive(Debug)]
 pub struct Collected {
-    /// The answer's source, for counts and times.
+    /// The finished answer, for counts and times.
     pub generation: Generation,
     /// Its text and tokens.
     pub piece: Piece,
-    /// Why it ended; its `rest` is in `piece`.
+    /// Its end, whose `rest` is in `piece`.
     pub ending: Ending,
 }
 
 /// Waits for the end of all answers.
 ///
 /// # Errors
-/// That of the first answer that fails; the others are given up.
+/// That of the first answer that fails; the others are cancelled.
 pub async fn collect(generations: Vec<Generation>) -> Result<Vec<Collected>, ApiError> {
     let mut whole = Vec::with_capacity(generations.len());
-    // One after the other: the engine works at all of them, whoever is listened to.
+    // One after the other: the engine runs all of them, whichever is awaited.
     for mut generation in generations {
         let mut piece = Piece::default();
         let mut ending = None;
@@ -87,11 +87,11 @@ pub async fn collect(generations: Vec<Generation>) -> Result<Vec<Collected>, Api
     Ok(whole)
 }
 
-/// Bytes that a probability takes in JSON, roughly; where the answer is written depends on it and nothing else.
+/// Bytes that a probability takes in JSON, roughly; only the lane of the pool depends on it.
 const WRITTEN_PROBABILITY_BYTES: usize = 100;
 
-/// Writes whole answers by `write`, off the threads that serve if there is much to write. Their bytes stay charged until the
-/// client has taken them.
+/// Serialises whole answers by `write`, off the threads that serve if there is much to write. Their bytes stay charged
+/// until they are sent.
 ///
 /// # Errors
 /// If the pool has no room.
@@ -113,10 +113,10 @@ pub async fn write_whole(
     Ok((headers, Body::from(charged(written, charge))).into_response())
 }
 
-/// Answers as a stream of events. Dropping the response's body gives the answers up.
+/// Answers as a stream of events. Dropping the response's body cancels the answers.
 ///
-/// The status waits until all answers have started or are refused, or a producer has begun with one, but no longer than a
-/// ping: whoever is refused later finds that in the stream.
+/// The status is sent once all answers have started or are refused, or a producer has begun with one, but after `ping`
+/// at the latest: a later refusal is sent as an event.
 ///
 /// # Errors
 /// If an answer is refused before that.
@@ -134,7 +134,7 @@ pub async fn respond<D: Dialect>(starting: Starting, dialect: D, ping: Duration)
     };
     match timeout(ping, events.start()).await {
         Ok(started) => started?,
-        // So much for the status.
+        // The status goes out with a ping.
         Err(_) => events.ready.push_back(PING),
     }
     let stream = unfold(events, |mut events| async {
@@ -153,7 +153,7 @@ struct Events<D> {
     dialect: D,
     ping: Duration,
     ready: VecDeque<Bytes>,
-    /// When something was told last: what happens and is not told does not spare the ping.
+    /// Time of the last bytes sent; an event that sends nothing does not delay the ping.
     told_at: Instant,
     over: bool,
 }
@@ -211,7 +211,7 @@ impl<D: Dialect> Events<D> {
         tokio::select! {
             Some(bringing) = heard.recv() => tell(bringing),
             started = started => {
-                // What was said just before the start is told before it.
+                // Progress from just before the start is sent before it.
                 while let Ok(bringing) = heard.try_recv() {
                     tell(bringing);
                 }
@@ -222,7 +222,7 @@ impl<D: Dialect> Events<D> {
         Ok(())
     }
 
-    /// Tells of an error, with which all answers end.
+    /// Sends an error, with which all answers end.
     fn end_with(&mut self, error: &ApiError) {
         self.starting = None;
         self.generations.clear();
@@ -231,7 +231,7 @@ impl<D: Dialect> Events<D> {
     }
 }
 
-/// What happens next to any of the answers; `None` once all are over.
+/// The next event of any of the answers; `None` once all are over.
 async fn next_of(generations: &mut [Generation]) -> Option<(usize, Result<Happening, ApiError>)> {
     let open = generations.iter_mut().enumerate().filter(|(_, generation)| !generation.is_over());
     let nexts: Vec<_> =

@@ -19,7 +19,7 @@ pub struct AnswerText {
     held: VecDeque<(usize, ChosenToken)>,
 }
 
-/// Text that is certain, and the tokens whose text begins in it.
+/// Final text, and the tokens whose text begins in it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// The text.
@@ -77,7 +77,7 @@ impl AnswerText {
 }
 
 impl Piece {
-    /// Whether there is nothing in it.
+    /// True if it has neither text nor tokens.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.tokens.is_empty()
     }

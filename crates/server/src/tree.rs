@@ -1,7 +1,7 @@
 //! JSON values that are built within bounds, or only looked through: a body of 32 MiB must not become a tree of gigabytes.
 //!
-//! A name that stands twice in one object is refused wherever it is: the last one would count in silence, and a filter in
-//! front of the server may have read the first.
+//! A name that stands twice in one object is refused at any depth: parsers disagree on which one counts, so a filter in
+//! front of the server may have read the other.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -37,7 +37,7 @@ pub fn read<'a, S: DeserializeSeed<'a>>(raw: &'a RawValue, seed: S) -> Result<S:
     seed.deserialize(&mut deserializer).map_err(|error| words_of(&error))
 }
 
-/// What an error says. The place is left out where the text names what is wrong: it would be one within the field.
+/// Message of an error. Its line and column are left out for errors in the data: they would count within the field.
 pub fn words_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

@@ -1,4 +1,4 @@
-//! Clients as the engine knows them: by what follows from their keys, and never by the keys.
+//! Clients as the engine knows them: by a realm and a flow derived from their keys, never by the keys.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use muser_kv::Realm;
 /// The client of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// The prefixes that it shares.
+    /// Realm within which it shares cached prefixes.
     pub realm: Realm,
-    /// Its turns: those of its key, and there those of this request.
+    /// Scheduling flow: the client is its key, the group this request.
     pub flow: Flow,
 }
 
 impl Client {
-    /// Whoever has this key, or needs none, with a new request.
+    /// Client of a new request with this key; `None` on routes and servers without keys.
     pub(super) fn new(realms: &Realms, key: Option<&[u8]>) -> Self {
         static REQUESTS: AtomicU64 = AtomicU64::new(0);
         let client = key.map_or(0, |key| {
@@ -28,7 +28,7 @@ impl Client {
     }
 }
 
-/// The realms of prefixes that keys have.
+/// Prefix realms of keys.
 #[derive(Clone, Default)]
 pub struct Realms(Option<[u8; 32]>);
 
@@ -42,7 +42,7 @@ impl Realms {
         Self(Some(secret))
     }
 
-    /// The realm of whoever has this key, or needs none.
+    /// Realm of a request with this key; `None` on routes and servers without keys.
     fn of(&self, key: Option<&[u8]>) -> Realm {
         match (self.0, key) {
             (None, _) => Realm::COMMON,
@@ -51,7 +51,7 @@ impl Realms {
     }
 }
 
-/// Whether there are several, and nothing of the secret.
+/// One realm for all, or one per key; never the secret.
 impl fmt::Debug for Realms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Realms(by key)" } else { "Realms(common)" })

@@ -1,8 +1,7 @@
-//! What every request meets before its route does.
+//! Middleware in front of every route: checks a request, then reads its body.
 //!
-//! In this order: whether the name and the page are those of a stranger, whether the server can answer at all, the key, and
-//! only then the body, which is read within its limits, and only where the route has a use for it. A stranger costs a head
-//! and no more.
+//! In this order: the `Host` and the `Origin`, the server's phase, the key, and only then the body, which is read
+//! within its limits, and only where the route takes one. A refused request costs no more than its head.
 
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ use crate::openapi::takes_fields;
 use crate::record::recorded;
 use crate::routes::page;
 
-/// Routes that need no key, besides the page: they tell that there is a server and which model it has.
+/// Routes that need no key, besides the page: liveness, the list of models, the API description.
 const OPEN: &[&str] = &["/health", "/v1/health", "/models", "/v1/models", "/openapi.json"];
 
 /// Answers what must not, or cannot, reach the routes; reads the bodies of the others.
@@ -61,7 +60,7 @@ async fn answer(app: Arc<App>, route: Option<String>, mut request: Request, next
     response
 }
 
-/// Lets the request go on to its route, and says whose it is: on open routes, that of whoever needs no key.
+/// Admits the request to its route, and gives its client: on open routes, the client without a key.
 fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Result<Client, ApiError> {
     let access = &app.server.access;
     if access.is_open() && access.exposure == Exposure::Local && !names_this_machine(request.uri(), request.headers()) {
@@ -89,17 +88,18 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
     Ok(access.client(key))
 }
 
-/// What a request is told once the server stops.
+/// The `503` of routes with [`Scope::Use`] while the server stops.
 pub fn stopping() -> ApiError {
     ApiError::new(ErrorKind::Unavailable, "the server is stopping").retry_after(5)
 }
 
-/// Whether a route needs no key.
+/// True if a route needs no key.
 pub fn is_open(route: &str) -> bool {
     OPEN.contains(&route) || page::PATHS.contains(&route)
 }
 
-/// What a route needs. A path that leads nowhere needs what most do, so that asking for it tells a stranger nothing.
+/// Scope that a route needs. An unknown path needs [`Scope::Use`] like most routes, so that its answer does not tell a
+/// client without a key which paths exist.
 pub fn scope_of(route: Option<&str>) -> Scope {
     match route {
         Some("/metrics" | "/slots") => Scope::Metrics,
@@ -111,7 +111,7 @@ pub fn scope_of(route: Option<&str>) -> Scope {
 /// The key of the request, if it needs one.
 fn check_key<'a>(access: &Access, scope: Scope, headers: &'a HeaderMap) -> Result<Option<&'a [u8]>, ApiError> {
     if access.is_open() {
-        // Whoever reaches an open server may use it; nobody may end it.
+        // Clients of an open server may generate, and may not stop it.
         let message = "the scope admin needs a key, and this server was started without any";
         return if scope == Scope::Admin { Err(ApiError::new(ErrorKind::Permission, message)) } else { Ok(None) };
     }

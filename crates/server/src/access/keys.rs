@@ -1,11 +1,11 @@
-//! API keys: what each opens, kept as hashes only.
+//! API keys and their scopes, kept as hashes only.
 //!
-//! A key is a secret of its owner. Nothing here can give it back: in memory there are only BLAKE3 hashes, and no message
-//! and no debug output has anything of a key in it.
+//! Keys are secrets. In memory there are only their BLAKE3 hashes, and no message and no debug output contains anything
+//! of a key.
 
 use std::fmt;
 
-/// What a key opens.
+/// Permission of a key: a group of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Everything that generates, or reads text.
@@ -24,7 +24,7 @@ pub struct Scopes(u8);
 #[derive(Clone, Default)]
 pub struct Keys(Vec<(blake3::Hash, Scopes)>);
 
-/// Why a key cannot be used. The key is not told.
+/// Error of a key that cannot be used. Never contains the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// It has no characters.
@@ -41,13 +41,13 @@ pub enum KeyError {
     TooMuch,
 }
 
-/// Why a file of keys cannot be used.
+/// Error of a line in a file of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct KeyFileError {
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The fault of that line.
     pub reason: KeyError,
 }
 
@@ -87,7 +87,7 @@ impl Scopes {
         Self(self.0 | other.0)
     }
 
-    /// Whether they open what needs `scope`.
+    /// True if they include `scope`, alone or through [`Scope::Admin`].
     pub fn open(self, scope: Scope) -> bool {
         self.with(scope) == self
     }
@@ -135,8 +135,8 @@ impl Keys {
         Ok(())
     }
 
-    /// What a key opens; `None` if it is no key of this server. How long this takes says nothing about the keys: each is
-    /// compared, and each comparison goes over all bytes.
+    /// Scopes of a key; `None` if it is no key of this server. The time it takes does not depend on the key: it is
+    /// compared with every hash, each in constant time.
     pub fn scopes(&self, key: &[u8]) -> Option<Scopes> {
         let hash = blake3::hash(key);
         let mut found = None;
@@ -148,12 +148,12 @@ impl Keys {
         found
     }
 
-    /// Whether there are none.
+    /// True if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Number of keys; one that was added twice counts twice.
     pub fn len(&self) -> usize {
         self.0.len()
     }

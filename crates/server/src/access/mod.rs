@@ -1,9 +1,9 @@
-//! Who may ask what: keys with scopes, pages of foreign origins, names that lead here by deceit.
+//! Authentication and origin checks: keys with scopes, CORS, DNS rebinding.
 //!
-//! - `keys` are the keys and what each opens.
-//! - `client` is what the engine is told of whoever has a key.
-//! - `origin` judges the `Host` and the `Origin` of a request.
-//! - `guard` is in front of every route, and answers before a body is read.
+//! - `keys` are the API keys with their scopes.
+//! - `client` is the engine's view of a key: realm and flow.
+//! - `origin` checks the `Host` and the `Origin` of a request.
+//! - `guard` is the middleware in front of every route; it answers before a body is read.
 
 mod client;
 mod guard;
@@ -15,36 +15,36 @@ pub use guard::{guard, is_open, scope_of};
 pub use keys::{KeyError, KeyFileError, Keys, Scope, Scopes};
 pub use origin::{NoOrigin, Origins};
 
-/// Who may ask what.
+/// Access control of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// The keys; without any, everything but the server itself is open to those who reach it.
+    /// API keys; without any, all routes but those of [`Scope::Admin`] are open.
     pub keys: Keys,
-    /// Pages of other origins that may ask.
+    /// Origins other than the server's own whose pages may send requests.
     pub origins: Origins,
-    /// Whether a server without keys may be reached from other machines.
+    /// Reachability of a server without keys.
     pub exposure: Exposure,
-    /// Who shares prefixes with whom.
+    /// Prefix realms: the keys that share cached prefixes.
     pub realms: Realms,
 }
 
-/// From where a server without keys may be reached.
+/// Reachability of a server without keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exposure {
     /// From this machine alone. A request must then name this machine, too.
     #[default]
     Local,
-    /// From anywhere, by anybody.
+    /// From any machine, without a key.
     Public,
 }
 
 impl Access {
-    /// Whoever has this key, or needs none.
+    /// Client of a request with this key, or without one.
     fn client(&self, key: Option<&[u8]>) -> Client {
         Client::new(&self.realms, key)
     }
 
-    /// Whether everything is open.
+    /// True if there are no keys, so that all routes but those of [`Scope::Admin`] are open.
     pub fn is_open(&self) -> bool {
         self.keys.is_empty()
     }

@@ -1,13 +1,13 @@
-//! Which names and which pages may ask.
+//! Checks of the `Host` and `Origin` headers, against DNS rebinding and cross-site requests.
 //!
-//! A browser lets any page send requests to any address, this machine's own included. Two headers tell a server what is
-//! going on, and no page can forge them: `Host` is the name that the browser looked up, `Origin` the page that asks.
+//! A browser lets any page send requests to any address, this machine's own included. Two headers, which no page can
+//! forge, identify such requests: `Host` is the name that the browser looked up, `Origin` the page that sends.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 
-/// Origins of pages, besides the server's own, that may ask.
+/// Origins of pages, besides the server's own, that may send requests (CORS).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     listed: Vec<String>,
@@ -22,12 +22,12 @@ pub struct Origins {
 )]
 pub struct NoOrigin(pub String);
 
-/// Who asks.
+/// Source of a request, by its `Origin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// No page, or one of this server.
+    /// No page, or a page of this server.
     Own,
-    /// A page of an origin that may ask; the header that tells its browser so.
+    /// A page of an allowed origin; the value of its `Access-Control-Allow-Origin`.
     Allowed(HeaderValue),
     /// Any other page.
     Foreign,
@@ -52,8 +52,9 @@ impl Origins {
         Ok(())
     }
 
-    /// Who asks, by the request's headers. Several origins, or one that is no text, are foreign, and so is a page without an
-    /// origin if its browser says that it is not the server's own: reading may come from a link, all else may not.
+    /// Source of a request, by its headers. `Asker::Foreign` are several `Origin` headers, one that is no text, and a
+    /// request without `Origin` that `Sec-Fetch-Site` marks as cross-site, unless its method is safe: a `GET` may come
+    /// from a link.
     pub fn asker(&self, method: &Method, headers: &HeaderMap) -> Asker {
         if !headers.contains_key(header::ORIGIN) && !method.is_safe() && is_from_elsewhere(headers) {
             return Asker::Foreign;
@@ -76,14 +77,14 @@ impl Origins {
     }
 }
 
-/// Whether a browser says that the page that asks is not the server's own.
+/// True if `Sec-Fetch-Site` says that the request comes from a page of another origin.
 fn is_from_elsewhere(headers: &HeaderMap) -> bool {
     let sites = headers.get_all("sec-fetch-site").iter();
     sites.into_iter().any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
 }
 
-/// Whether a request names this machine, as whoever means it does: by `localhost`, or by an address. A page whose name was
-/// made to lead here (DNS rebinding) comes with that name.
+/// True if the request addresses this machine by `localhost` or by an IP address, in `Host` and, if present, in the
+/// URI. A page whose name was made to resolve to this machine (DNS rebinding) sends that name.
 pub fn names_this_machine(uri: &Uri, headers: &HeaderMap) -> bool {
     let of_uri = uri.authority().is_none_or(|authority| is_local(authority.as_str()));
     of_uri && only(headers).is_some_and(is_local)
@@ -109,7 +110,7 @@ fn is_port(text: &str) -> bool {
     text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The one `Host`.
+/// The `Host` header, if there is exactly one and it is text.
 fn only(headers: &HeaderMap) -> Option<&str> {
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
@@ -121,7 +122,7 @@ fn only(headers: &HeaderMap) -> Option<&str> {
 /// Schemes of addresses whose pages have no origin that could be listed.
 const WITHOUT_ORIGIN: [&str; 8] = ["about", "blob", "data", "file", "ftp", "javascript", "ws", "wss"];
 
-/// What follows the scheme, which may be one of an application's own.
+/// Authority of an origin: the part after `://` of any scheme that has origins, those of applications included.
 fn authority_of_any(origin: &str) -> Option<&str> {
     let (scheme, authority) = origin.split_once("://")?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
@@ -130,7 +131,7 @@ fn authority_of_any(origin: &str) -> Option<&str> {
     (is_scheme && has_origin).then_some(authority)
 }
 
-/// What follows the scheme of a web page.
+/// Authority of a web page's origin: the part after `http://` or `https://`.
 fn authority_of(origin: &str) -> Option<&str> {
     ["http://", "https://"].iter().find_map(|scheme| {
         let (start, rest) = origin.split_at_checked(scheme.len())?;

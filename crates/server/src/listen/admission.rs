@@ -1,9 +1,9 @@
-//! Who has a connection when there are more clients than places.
+//! Admission of connections when there are more clients than places.
 //!
-//! An address has a share of the places, so that one client cannot have them all. When all are taken, a connection that has
-//! said nothing makes way, or else one that waits between two requests; work is never interrupted. Beyond that there are a
-//! few narrow places, in which `/health` and the other routes without a key are answered and everybody else is told to come
-//! again.
+//! One address may hold three quarters of the places, so that one client cannot have them all. When all are taken, the
+//! least costly idle connection is closed: one that is ending, or has sent no byte, or else one between two requests;
+//! work is never interrupted. Beyond that there are a few narrow places, in which `/health` and the other routes
+//! without a key are answered and everything else gets a `503`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// What a connection is doing.
+/// Phase of a connection, the cheapest to close first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Its last answer was given, and the client has not ended it.
+    /// Its last answer was sent, and the client has not closed it.
     Leaving,
-    /// No byte has come.
+    /// No byte has been received.
     Silent,
-    /// It is kept open after an answer.
+    /// Kept alive between two requests.
     Waiting,
-    /// A head is on its way.
+    /// A head is being received.
     Head,
     /// A request is being answered.
     Answering,
@@ -29,22 +29,22 @@ pub enum Phase {
 
 const PHASES: [Phase; 5] = [Phase::Leaving, Phase::Silent, Phase::Waiting, Phase::Head, Phase::Answering];
 
-/// What a connection may do.
+/// Place of a connection: the requests it may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Everything.
+    /// Any number, to any route.
     Full,
     /// One request, to a route that needs no key.
     Narrow,
 }
 
-/// A connection as others see it.
+/// Entry of a connection in the table of all.
 #[derive(Debug)]
 pub struct Peer {
     address: IpAddr,
     place: Place,
     phase: AtomicU8,
-    /// When it came to its phase, on the table's clock.
+    /// Tick of the table's clock at which it came to its phase.
     since: AtomicU64,
     clock: Arc<AtomicU64>,
     leave: Notify,
@@ -70,19 +70,19 @@ pub struct Admitted {
 }
 
 impl Peer {
-    /// What it may do.
+    /// Its place, which does not change.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// Notes what it is doing.
+    /// Sets its phase.
     pub fn enter(&self, phase: Phase) {
         if self.phase.swap(phase as u8, Ordering::Relaxed) != phase as u8 {
             self.since.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// Waits until it has to make way.
+    /// Waits until it is closed in favour of another connection.
     pub async fn must_leave(&self) {
         self.leave.notified().await;
     }
@@ -100,8 +100,7 @@ impl Admission {
         Self { full_max, narrow_max, share, clock: Arc::default(), open: Mutex::default() }
     }
 
-    /// Ends the connection with the least loss among those that ask for nothing, so that the system has its descriptor
-    /// for another one.
+    /// Closes the idle connection that costs the least, so that the system has its descriptor for another one.
     pub fn make_room(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let age = |peer: &Peer| (peer.phase(), peer.since.load(Ordering::Relaxed));
@@ -127,7 +126,7 @@ impl Admission {
         let place = if full < self.full_max && has_share {
             Place::Full
         } else {
-            // The least loss first: by phase, then from whoever has most, then by age.
+            // The least loss first: by phase, then of the address with most connections, then by age.
             let may_leave = |peer: &Peer| {
                 peer.place == Place::Full && peer.phase() <= Phase::Waiting && (has_share || peer.address == address)
             };
@@ -162,7 +161,7 @@ impl Admission {
     }
 }
 
-/// Takes the connection with the least loss out of the table, and tells it; false if none may leave.
+/// Removes the connection with the least loss from the table, and notifies it; false if none may be closed.
 fn dismiss<L: Ord>(
     open: &mut HashMap<u64, Arc<Peer>>,
     may_leave: impl Fn(&Peer) -> bool,
@@ -182,7 +181,7 @@ impl Drop for Admitted {
     }
 }
 
-/// The address that counts: of IPv6 the network of 64 bits, of which one client has all addresses.
+/// Address by which connections are counted: of IPv6 the /64 network, of which one client has all addresses.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -206,7 +205,7 @@ mod tests {
         admitted
     }
 
-    /// Whether it was told to leave.
+    /// True if the connection was notified to leave.
     fn left(admitted: &Admitted) -> bool {
         !admitted.table.open.lock().unwrap().contains_key(&admitted.number)
     }
@@ -246,7 +245,7 @@ mod tests {
         let many: Vec<_> = (0..3).map(|_| admit(&table, 2, Phase::Silent)).collect();
         let next = admit(&table, 3, Phase::Silent);
         assert!(!left(&lone) && left(&many[0]) && !left(&many[1]));
-        // Whoever has all of its share loses one of its own.
+        // An address with all of its share loses one of its own.
         let own = admit(&table, 2, Phase::Silent);
         assert!(!left(&lone) && left(&many[1]) && !left(&next) && !left(&own));
     }

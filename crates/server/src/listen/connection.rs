@@ -28,14 +28,14 @@ use crate::access::is_open;
 use crate::error::{ApiError, ErrorKind};
 use crate::settings::Limits;
 
-/// How long the end of a connection may take. A client that is still sending while its answer says no would lose the answer
-/// if the connection were closed at once.
+/// Time limit of lingering at the end of a connection. Closed at once, a client that is still sending would lose an
+/// answer that refuses its request.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// How long a connection in a narrow place may take for its one request.
+/// Timeout of a connection in a narrow place, for its one request.
 const NARROW_TIME: Duration = Duration::from_secs(2);
 
-/// What all connections are served by.
+/// Router, limits and TLS of all connections.
 #[derive(Clone, Debug)]
 pub struct Serving {
     pub(super) router: Router,
@@ -115,7 +115,7 @@ impl Serving {
                     polled => polled,
                 })
                 .await?;
-                // Whoever has to leave has no claim to a long goodbye.
+                // Closed in favour of another connection, it does not linger.
                 return Ok(());
             }
         };
@@ -140,16 +140,16 @@ impl Serving {
 
 /// Waits until the server is closing, or gone.
 async fn told(closing: &mut watch::Receiver<bool>) {
-    // It fails if nobody is left who could say so.
+    // It fails if the sender is dropped, which means the same.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// What a client in a narrow place is told.
+/// The `503` of connections in a narrow place, on all routes with a key.
 fn too_many() -> ApiError {
     ApiError::new(ErrorKind::Unavailable, "too many connections are open").retry_after(1)
 }
 
-/// Ends a connection: says that nothing more will come, and takes what is still on its way until the client ends it, too.
+/// Half-closes a connection, and discards incoming bytes until the client closes it, too.
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let mut ignored = vec![0; 16 << 10];
     let end = pin!(async {
@@ -157,22 +157,23 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
         while stream.read(&mut ignored).await? > 0 {}
         io::Result::Ok(())
     });
-    // How it ends is of no more interest.
+    // Closed, reset or timed out: all are an end.
     let _ = timeout(LAST_WORDS, end).await;
 }
 
-/// Why a connection ended before its time.
+/// Error that ended a connection early.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// The system, or TLS, says so.
+    /// Of the socket, or of TLS.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// HTTP says so.
+    /// Of the HTTP layer.
     #[error(transparent)]
     Http(#[from] hyper::Error),
 }
 
-/// A body at whose end the client may be slow to ask again, but not slow in asking.
+/// A body that marks its request as answered when dropped: from then on the timeouts of idle connections and of heads
+/// apply.
 struct BusyBody {
     body: Body,
     busy: Busy,

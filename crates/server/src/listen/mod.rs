@@ -1,10 +1,10 @@
 //! Connections: accepted one by one, each served by its own task, let go of together.
 //!
-//! - `admission` is who has one, when there are more clients than places.
-//! - `connection` is one of them.
-//! - `refusal` puts the envelope around what the HTTP layer says by itself.
-//! - `socket` is its bytes, with a clock.
-//! - `tls` is what an encrypted one needs.
+//! - `admission` decides which connections are kept, when there are more clients than places.
+//! - `connection` serves one of them.
+//! - `refusal` puts the envelope around the errors of the HTTP layer.
+//! - `socket` is its byte stream, with timeouts.
+//! - `tls` is the certificate and key of encrypted ones.
 
 mod admission;
 mod connection;
@@ -30,7 +30,8 @@ use admission::Admission;
 use connection::Serving;
 pub use tls::{Tls, TlsError};
 
-/// A port that is taken, before anything else is done: who asks meanwhile waits for an answer, not for a connection.
+/// A bound port. It is bound before the model is loaded: a client that connects meanwhile waits for an answer, and is
+/// not refused.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -38,18 +39,18 @@ pub struct Server {
     tls: Option<Tls>,
 }
 
-/// Why there is no server, or no more.
+/// Error that prevents or ends a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The host has no address.
+    /// The host does not resolve to an address.
     #[error("cannot listen on {host}: {reason}")]
     Resolve {
         /// The host, as it was given.
         host: String,
-        /// What the system says.
+        /// Error of the resolver.
         reason: io::Error,
     },
-    /// Anybody could use it.
+    /// The address is reachable from other machines, and there are no keys.
     #[error(
         "{address} can be reached from other machines, and without keys anybody there could use this server: \
          give it keys (--api-key-file, --api-key), or say --insecure-public"
@@ -63,13 +64,13 @@ pub enum ServeError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the system.
         reason: io::Error,
     },
-    /// The system gives no threads, or no events.
+    /// The system gives no threads, or no I/O events.
     #[error("cannot serve: {0}")]
     Runtime(#[from] io::Error),
-    /// The engine has ended by itself. Clients were told.
+    /// The engine has failed. Requests under way were answered with the error.
     #[error("the engine has failed: {0}")]
     Engine(String),
 }
@@ -82,7 +83,7 @@ fn bind_reason(reason: &io::Error) -> String {
     }
 }
 
-/// How long clients have to be told that their answers end, once they do.
+/// Time for the last events of answers that are ended at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Time from the end of a large request to the moment when its memory goes back to the system.
 const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
@@ -92,10 +93,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SHORTAGE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Server {
-    /// Takes the address; port 0 is any free one.
+    /// Binds the address; port 0 is any free one.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// If it cannot be bound.
     pub fn bind(address: SocketAddr) -> Result<Self, ServeError> {
         let taken = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -105,10 +106,10 @@ impl Server {
         taken.map_err(|reason| ServeError::Bind { address, reason })
     }
 
-    /// Takes the first address of `host` that can be had, if `access` is enough to be reached there.
+    /// Binds the first address of `host` that is free, if `access` allows to be reached there.
     ///
     /// # Errors
-    /// If there is none, or it could be reached by strangers.
+    /// If none is free, or other machines could reach it without a key.
     pub fn open(host: &str, port: u16, access: &Access) -> Result<Self, ServeError> {
         let unresolved = |reason| ServeError::Resolve { host: host.to_owned(), reason };
         let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(unresolved)?.collect();
@@ -140,14 +141,14 @@ impl Server {
         self.address
     }
 
-    /// Where clients find it.
+    /// Base URL for clients.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Serves until `stop` ends, or somebody asks the server to; then takes no more connections, and lets requests under
-    /// way go on for `drain`. What is not done then is ended, and its clients are told.
+    /// Serves until `stop` completes or `POST /admin/drain`; then takes no more connections, and lets requests under
+    /// way go on for `drain`. Those that are not done then are ended, with an error to their clients.
     ///
     /// # Errors
     /// If the system gives no events for the port, or the engine ends by itself.
@@ -188,7 +189,7 @@ impl Server {
     }
 }
 
-/// Accepts connections, for ever.
+/// Accepts connections in an endless loop.
 async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc<App>, closing: &watch::Sender<bool>) {
     let table = Arc::new(Admission::new(serving.limits.connections_max, serving.limits.narrow_max));
     let mut reported: Option<Instant> = None;
@@ -199,14 +200,15 @@ async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc
                 is_short = false;
                 accepted
             }
-            // A connection that failed before it began is nobody's loss.
+            // A connection that was reset before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
                 if reported.is_none_or(|reported| reported.elapsed() >= SHORTAGE_REPORT_INTERVAL) {
                     reported = Some(Instant::now());
                     app.server.shortage_log.0.iter().for_each(|told| told(&error));
                 }
-                // At first those that were told to leave may have been too slow; and whoever came last is not read yet.
+                // At first, connections that were notified to leave may have been too slow; and the latest has not been
+                // read yet.
                 if is_short {
                     table.make_room();
                 }
@@ -221,14 +223,14 @@ async fn accept(listener: &tokio::net::TcpListener, serving: &Serving, app: &Arc
         let Some(admitted) = table.admit(address.ip()) else { continue };
         let (serving, counted) = (serving.clone(), CountedConnection::new(Arc::clone(app)));
         tokio::spawn(async move {
-            // How a client ends its connection is its own affair; what it asked for is recorded elsewhere.
+            // Errors of a connection are its client's; the requests on it are recorded elsewhere.
             let _ = serving.serve(stream, Arc::clone(&admitted.peer), closing).await;
             drop((counted, admitted));
         });
     }
 }
 
-/// Gives memory back to the system after large requests, for ever.
+/// Returns freed memory to the system after large requests, in an endless loop.
 async fn give_memory_back(app: &App) {
     loop {
         app.memory.returned().await;
@@ -239,7 +241,7 @@ async fn give_memory_back(app: &App) {
     }
 }
 
-/// Waits until the engine has ended, and tells why.
+/// Waits until the engine has ended; gives the reason.
 async fn engine_failure(app: &App) -> String {
     app.reached(Phase::Ready).await;
     let Some(service) = app.service_or_none() else {

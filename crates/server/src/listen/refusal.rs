@@ -1,7 +1,7 @@
 //! The envelope for refusals of the HTTP layer: it answers heads that it cannot read by a status alone.
 //!
-//! Every other refusal has the envelope, and clients read it without looking where it came from. The layer lets nobody
-//! write that answer, so it is recognised on its way out: no other response of this server has such a status and no body.
+//! Every other refusal has the envelope, and clients parse it whatever layer an error is of. The HTTP layer has no hook
+//! for that answer, so it is recognised on its way out: no other response of this server has such a status and no body.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ const EMPTY: &[u8] = b"\r\ncontent-length: 0\r\n";
 /// Longer than any head that the HTTP layer writes by itself.
 const HEAD_BYTES_MAX: usize = 256;
 
-/// The refusals of the HTTP layer: how they begin, and what is told instead.
+/// Refusals of the HTTP layer: status line, and the kind and message sent instead.
 const REFUSALS: [(&[u8], ErrorKind, &str); 3] = [
     (b"HTTP/1.1 400 ", ErrorKind::InvalidRequest, "the head of the request is no HTTP/1.1"),
     (b"HTTP/1.1 414 ", ErrorKind::UriTooLong, "the path of the request is too long"),
     (b"HTTP/1.1 431 ", ErrorKind::HeadTooLarge, "the head of the request is too long, or has too many fields"),
 ];
 
-/// The refusal of the HTTP layer at the end of `bytes`, if there is one: where it is, and what to send instead.
+/// The refusal of the HTTP layer at the end of `bytes`, if there is one: its range, and the bytes to send instead.
 pub fn replaced(bytes: &[u8]) -> Option<(Range<usize>, Vec<u8>)> {
     if !bytes.ends_with(END) {
         return None;

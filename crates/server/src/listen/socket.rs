@@ -1,4 +1,5 @@
-//! A connection's bytes, with a clock: clients that say nothing, dawdle over a head, or do not take their answer, are let go.
+//! A connection's byte stream with timeouts: closes clients that send nothing, send a head too slowly, or do not read
+//! their answer.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use super::admission::{Peer, Phase};
 use super::refusal::replaced;
 use crate::settings::Limits;
 
-/// Whether a request of the connection is being answered: then the client may be silent. Clones say the same.
+/// True while a request of the connection is being answered: then the client may be silent. Clones share the flag.
 #[derive(Clone, Debug)]
 pub struct Busy(Arc<State>);
 
@@ -54,23 +55,23 @@ impl Busy {
     }
 }
 
-/// Bytes of a connection.
+/// Byte stream of a connection, with timeouts.
 #[derive(Debug)]
 pub struct Timed<S> {
     stream: S,
     busy: Busy,
     /// Heads that had arrived when `head` was last looked at: with another one, its time starts anew.
     heads: usize,
-    /// Runs until the first byte.
+    /// Timer of a new connection, until its first byte.
     silence: Timer,
     is_silent: bool,
     head: Timer,
     write: Timer,
-    /// What is sent instead of a refusal of the HTTP layer.
+    /// Bytes sent instead of a refusal of the HTTP layer.
     instead: Vec<u8>,
 }
 
-/// A time that something may take.
+/// A timeout, stopped or running.
 #[derive(Debug)]
 struct Timer {
     limit: Duration,
@@ -104,13 +105,13 @@ impl Timer {
         self.running = None;
     }
 
-    /// An error once the time is over.
+    /// `TimedOut` once the time is over.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let is_over = self.running.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
         if is_over { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
-    /// What came of an attempt to write: waiting starts the clock, success stops it.
+    /// Applies the timeout to a poll of a write: pending starts it, ready stops it.
     fn watch<T>(&mut self, polled: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.stop();

@@ -9,11 +9,11 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// What a server needs to speak TLS 1.2 and 1.3.
+/// TLS 1.2 and 1.3 acceptor with the server's certificates.
 #[derive(Clone)]
 pub struct Tls(pub(super) TlsAcceptor);
 
-/// Why a certificate or a key cannot be used.
+/// Error of a certificate or a key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The certificates cannot be read.
@@ -34,7 +34,7 @@ impl Tls {
     /// From the texts of two files: the certificates, the server's own first, and its private key.
     ///
     /// # Errors
-    /// [`TlsError`] says what is wrong with which.
+    /// [`TlsError`].
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(TlsError::Certificates)?;
@@ -53,7 +53,7 @@ impl Tls {
     }
 }
 
-/// Nothing of the key.
+/// Never shows the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls")

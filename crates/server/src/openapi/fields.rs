@@ -18,7 +18,7 @@ pub struct Field {
     pub name: &'static str,
     /// The values it may have, with what it means.
     pub schema: Value,
-    /// Whether it must be there.
+    /// True if it must be present.
     pub is_required: bool,
 }
 
@@ -44,30 +44,30 @@ impl Field {
         Self::of(name, json!({"type": "boolean"}), says).default(default)
     }
 
-    /// A field that changes nothing, whatever it says.
+    /// A field that is accepted with any value, and ignored.
     fn ignored(name: &'static str, why: &str) -> Self {
         Self { name, schema: json!({"description": why, "x-muser-ignored": true}), is_required: false }
     }
 
-    /// A known field of something that is not supported: it may only ask for nothing, by a value of `schema`.
+    /// A known field of an unsupported feature: it may only have a neutral value, one of `schema`.
     fn unsupported(name: &'static str, schema: Value, neutral: Value, says: &str) -> Self {
         let mut field = Self::of(name, schema, &format!("Not supported: {says}. Only values that ask for nothing."));
         field.schema["x-muser-unsupported"] = neutral;
         field
     }
 
-    /// As [`Self::unsupported`], where the values that ask for nothing can be counted.
+    /// As [`Self::unsupported`], where the neutral values can be listed.
     fn unsupported_unless(name: &'static str, neutral: Value, says: &str) -> Self {
         Self::unsupported(name, json!({"enum": neutral}), neutral, says)
     }
 
-    /// What holds if the field is absent.
+    /// Adds the value that counts if the field is absent.
     fn default(mut self, value: impl Into<Value>) -> Self {
         self.schema["default"] = value.into();
         self
     }
 
-    /// The server's own setting holds if the field is absent.
+    /// Notes that the server's own setting counts if the field is absent.
     fn default_of_server(mut self) -> Self {
         self.schema["x-muser-default"] = "default_generation_settings of GET /props".into();
         self
@@ -108,7 +108,7 @@ fn text() -> Value {
     json!({"type": "string"})
 }
 
-/// What to continue, on the routes of raw text.
+/// The prompt, on the routes of raw text.
 pub fn prompt() -> Vec<Field> {
     vec![Field::required("prompt", json!({"$ref": "#/components/schemas/Prompt"}), "The text to continue.")]
 }
@@ -136,7 +136,7 @@ pub fn conversation() -> Vec<Field> {
 
 const EFFORT: &str = "A variable of the model's chat template: any string, if the template reads it; otherwise only what asks for nothing.";
 
-/// How tokens are chosen.
+/// Settings of the sampler.
 pub fn sampling() -> Vec<Field> {
     let stages = json!(["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]);
     let of_server = |name, schema, says| Field::of(name, schema, says).default_of_server();
@@ -224,7 +224,7 @@ pub fn other_samplers() -> Vec<Field> {
     fields
 }
 
-/// What all routes share that generate, besides the sampler.
+/// Fields of all routes that generate, besides the sampler's.
 pub fn options() -> Vec<Field> {
     let tokens_max = |name, says| Field::of(name, whole(-1), says).default_of_server();
     let answers = json!({"type": "integer", "minimum": 1});
@@ -262,7 +262,7 @@ pub fn options() -> Vec<Field> {
     fields
 }
 
-/// What only `/completion` takes.
+/// Fields of `/completion` alone.
 pub fn native() -> Vec<Field> {
     vec![
         Field::ignored("model", "There is one model, whatever it is called."),
@@ -281,12 +281,12 @@ pub fn probabilities() -> Vec<Field> {
     vec![Field::of("n_probs", count_of_probabilities(N_PROBS_MAX), says).default(0)]
 }
 
-/// Which probabilities are told.
+/// Stage of the returned probabilities.
 pub fn probabilities_after_sampling() -> Vec<Field> {
     vec![Field::switch("post_sampling_probs", false, "Whether probabilities are those that the token was drawn with.")]
 }
 
-/// What only `/v1/completions` takes.
+/// Fields of `/v1/completions` alone.
 pub fn texts() -> Vec<Field> {
     vec![
         Field::of(
@@ -299,7 +299,7 @@ pub fn texts() -> Vec<Field> {
     ]
 }
 
-/// What only the chat takes.
+/// Fields of `/v1/chat/completions` alone.
 pub fn chat() -> Vec<Field> {
     let tools = "tools";
     let mut fields = vec![
@@ -343,7 +343,7 @@ pub fn of_stream_options() -> Vec<Field> {
     ]
 }
 
-/// What OpenAI's clients may send and what means nothing to one model on one machine.
+/// Fields of OpenAI's clients that have no meaning for one model on one machine.
 pub fn meaningless() -> Vec<Field> {
     let mut fields = vec![
         Field::ignored("model", "There is one model, whatever it is called."),
@@ -363,7 +363,7 @@ pub fn meaningless() -> Vec<Field> {
     fields
 }
 
-/// What `/tokenize` takes.
+/// Fields of `/tokenize`.
 pub fn tokenize() -> Vec<Field> {
     vec![
         Field::required(
@@ -381,7 +381,7 @@ pub fn tokenize() -> Vec<Field> {
     ]
 }
 
-/// What `/detokenize` takes.
+/// Fields of `/detokenize`.
 pub fn detokenize() -> Vec<Field> {
     vec![Field::required(
         "tokens",

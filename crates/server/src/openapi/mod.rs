@@ -87,7 +87,7 @@ fn path_item(operation: &Operation, path: &str) -> Value {
     }
     item["security"] = security(path);
     let mut responses = json!({"200": success(&operation.output)});
-    // Names and pages of strangers are refused everywhere, keys where one is needed.
+    // Foreign hosts and origins are refused everywhere, keys where one is needed.
     let guards: &[ErrorKind] =
         if is_open(path) { &[ErrorKind::Permission] } else { &[ErrorKind::Permission, ErrorKind::Authentication] };
     for kind in ErrorKind::ALL.iter().filter(|kind| guards.contains(kind) || operation.refusals.contains(kind)) {

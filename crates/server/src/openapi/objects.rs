@@ -363,7 +363,7 @@ pub fn array(items: Value) -> Value {
     json!({"type": "array", "items": items})
 }
 
-/// With a line that says what it is.
+/// Adds a description.
 pub fn described(mut schema: Value, says: &str) -> Value {
     schema["description"] = says.into();
     schema

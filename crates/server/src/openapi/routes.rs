@@ -8,7 +8,7 @@ use crate::error::ErrorKind::{
     UnsupportedMedia,
 };
 
-/// What a route does. The router knows how.
+/// Action of a route, which the router maps to its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Tells whether requests are answered.
@@ -42,34 +42,34 @@ pub enum Action {
 /// A route under all of its paths.
 #[derive(Debug)]
 pub struct Operation {
-    /// What it does.
+    /// Its handler's action.
     pub action: Action,
     /// Its paths, the main one first.
     pub paths: &'static [&'static str],
-    /// What it does, in a line.
+    /// Summary, in one line.
     pub says: &'static str,
-    /// What it takes.
+    /// Its request.
     pub input: Input,
-    /// What it gives.
+    /// Its answer.
     pub output: Output,
-    /// Why it may refuse what nobody else refused before it.
+    /// Refusals of the route itself, besides those of the guard in front of all.
     pub refusals: &'static [ErrorKind],
 }
 
-/// What a route takes.
+/// Request of a route.
 #[derive(Debug)]
 pub enum Input {
     /// Nothing, with GET.
     Get,
-    /// Whole numbers in the query, with GET: names, and what they mean.
+    /// Whole numbers in the query, with GET: names and meanings.
     Query(&'static [(&'static str, &'static str)]),
     /// Nothing, with POST.
     Post,
-    /// Fields, with POST: the name of the object and what it is made of.
+    /// A JSON body, with POST: the name of its schema, and its groups of fields.
     Fields(&'static str, &'static [Group]),
 }
 
-/// What a route gives.
+/// Answer of a route.
 #[derive(Debug)]
 pub enum Output {
     /// An object.
@@ -80,7 +80,7 @@ pub enum Output {
         whole: &'static str,
         /// The name of the object in an event.
         event: &'static str,
-        /// What the data of the last event is.
+        /// Data of the last event.
         end: &'static str,
     },
     /// Text of a media type.
@@ -89,7 +89,7 @@ pub enum Output {
     Document,
 }
 
-/// What whoever generates may be refused for.
+/// Refusals of routes that generate.
 const GENERATES: &[ErrorKind] = &[
     InvalidRequest,
     ExceedContextSize,
@@ -101,7 +101,7 @@ const GENERATES: &[ErrorKind] = &[
     Server,
     Unavailable,
 ];
-/// What whoever sends a body may be refused for.
+/// Refusals of routes that read a body and do not generate.
 const READS: &[ErrorKind] = &[InvalidRequest, Timeout, TooLarge, UnsupportedMedia, Server, Unavailable];
 
 /// The fields within `stream_options` have a name of their own.
@@ -255,7 +255,7 @@ pub const OPERATIONS: &[Operation] = &[
     },
 ];
 
-/// Whether a request has a body that its route reads.
+/// True if a request has a body that its route reads.
 pub fn takes_fields(route: &str, method: &Method) -> bool {
     let of_route = OPERATIONS.iter().find(|operation| operation.paths.contains(&route));
     method == Method::POST && of_route.is_some_and(|operation| matches!(operation.input, Input::Fields(..)))

@@ -1,9 +1,9 @@
-//! Audits: of a share of handoffs, pages chosen at random are computed again here before anything of them is used.
+//! Audits: of a share of handoffs, pages chosen at random are recomputed here before anything of them is used.
 //!
-//! Which handoffs and which pages nobody can know before: every page of a handoff has the same chance. A page that is not,
-//! bit for bit, what is computed here makes the handoff void. It quarantines the machine that made the page, whoever was
-//! audited: held pages of others are computed again with those behind them. Earlier handoffs of it were perhaps not audited,
-//! so whatever depends on it is taken back, and nothing else.
+//! Neither the handoffs nor the pages can be predicted: every page of a handoff has the same chance. A page that is
+//! not, bit for bit, the one computed here makes the handoff void. It quarantines the machine that made the page,
+//! whichever was audited: cached pages of others are recomputed with those behind them. Earlier handoffs of that
+//! machine were perhaps not audited, so every page that depends on it is revoked, and nothing else.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -25,73 +25,74 @@ use tokio::time::timeout;
 /// Longest wait of a request for the quarantine to be written.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How handoffs are audited.
+/// Settings of audits.
 #[derive(Clone)]
 pub struct AuditSettings {
     /// Share of the handoffs, 0 to 1.
     pub rate: f64,
-    /// Pages that are computed again in one audit, at most; where what comes before them is not there, as many more may be.
+    /// Pages recomputed in one audit, at most; where the pages before them are not cached, as many more may be.
     pub pages_max: NonZeroUsize,
     /// The identity of model and layout.
     pub model: [u8; 32],
-    /// A number that no producer can guess; where there is none, 0, at which a handoff is audited.
+    /// Random numbers that no producer can guess; a source that fails gives 0, which chooses the handoff at any rate
+    /// above 0.
     pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// The time of day.
     pub clock: UnixClock,
-    /// Hears what is wrong with a producer, or with writing that down.
+    /// Receives a report of each fault of a producer, and of each failure to persist it.
     pub report: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-/// Audits handoffs, and knows who is quarantined.
+/// Runs audits, and keeps the list of quarantined nodes.
 pub struct Auditor {
     settings: AuditSettings,
     quarantine: Arc<Quarantine>,
-    /// Who answered where last.
+    /// Node that answered last, by address.
     nodes: Mutex<HashMap<Address, NodeId>>,
 }
 
-/// What came of an audit.
+/// Result of one audit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Audited {
-    /// What was found.
+    /// The verdict.
     pub outcome: AuditOutcome,
-    /// Tokens that were computed again; where something was found, as many as would have been.
+    /// Tokens recomputed; after a difference, as many as would have been.
     pub tokens: usize,
-    /// How long it took.
+    /// Time taken.
     pub elapsed: Duration,
 }
 
-/// What an audit found.
+/// Verdict of an audit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AuditOutcome {
-    /// The bits of so many pages are those that are computed here.
+    /// All recomputed pages are equal, bit for bit.
     Same {
         /// Pages compared.
         pages: usize,
     },
-    /// They are not.
+    /// A page differs.
     Differs(Difference),
-    /// There was none, although it was wanted.
+    /// The audit could not be run.
     NotAudited {
-        /// Why.
+        /// The error.
         reason: String,
     },
 }
 
-/// The first difference.
+/// First difference found by an audit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The layer.
     pub layer: usize,
     /// The position.
     pub position: usize,
-    /// Both and more, in words.
+    /// Message: the place of the difference, or the reason for which the pages cannot be continued from.
     pub found: String,
-    /// Who made it; none if that is not certain.
+    /// Node that made the page; `None` if that is not certain.
     pub maker: Option<NodeId>,
 }
 
-/// What is audited, and who sent it.
+/// Input of an audit: the handoff's pages, their maker, and the range to recompute.
 struct Audition<'a> {
     installed: &'a Installed,
     reuse: PrefixReuse,
@@ -99,37 +100,37 @@ struct Audition<'a> {
     pages: Range<usize>,
 }
 
-/// What came of computing a range again.
+/// Result of recomputing a range.
 struct Finding {
     verdict: Verdict,
-    /// Pages before those that were computed.
+    /// Pages before the first recomputed one.
     base: usize,
-    /// These are of nobody but this machine and the one that is audited.
+    /// True if these come from this machine and the audited one only.
     is_certain: bool,
 }
 
 impl Auditor {
-    /// One that adds to `quarantine` whom it finds.
+    /// An auditor that adds the nodes it finds to `quarantine`.
     pub fn new(settings: AuditSettings, quarantine: Arc<Quarantine>) -> Self {
         Self { settings, quarantine, nodes: Mutex::new(HashMap::new()) }
     }
 
-    /// Whether whoever answered at this address last is quarantined.
+    /// True if the node that answered last at this address is quarantined.
     pub async fn excludes(&self, address: Address) -> bool {
         let node = self.nodes().get(&address).copied();
         match node {
-            // If the list cannot be used, whoever asks a producer is told why, and asks nobody.
+            // If the list cannot be read, the request to a producer fails with that error, and nothing is asked.
             Some(node) => self.quarantine.lookup(node).await.unwrap_or(false),
             None => false,
         }
     }
 
-    /// Notes who answers at an address.
+    /// Records the node that answers at an address.
     pub fn met(&self, address: Address, node: NodeId) {
         self.nodes().insert(address, node);
     }
 
-    /// Audits what was brought, or does not: `None` if it was not chosen.
+    /// Audits a handoff; `None` if it is not chosen.
     pub async fn audit(
         &self,
         host: &EngineHost,
@@ -150,8 +151,8 @@ impl Auditor {
         Some(Audited { outcome, tokens, elapsed: began.elapsed() })
     }
 
-    /// Quarantines whoever made a wrong page, and has everything taken back that depends on it; where that is not certain,
-    /// everything that is kept is forgotten. The quarantine counts before anything is told to forget, so that no handoff
+    /// Quarantines the node that made a wrong page, and revokes every page that depends on it; if the maker is not
+    /// certain, all cached pages are dropped. The quarantine counts before any page is revoked, so that no handoff
     /// begins in between.
     pub async fn condemn(&self, host: &EngineHost, handoff: &Handoff, address: Address, difference: &Difference) {
         let Difference { layer, position, found, maker } = difference.clone();
@@ -180,19 +181,19 @@ impl Auditor {
         let (model, since_unix_s) = (self.settings.model, (self.settings.clock)());
         let entry = Quarantined { node, since_unix_s, model, layer, position, found };
         let quarantine = Arc::clone(&self.quarantine);
-        // The disk may take its time. What is begun is done even if nobody waits for it any more.
+        // The disk may be slow. The write goes on even if the request is cancelled meanwhile.
         let written = tokio::task::spawn_blocking(move || {
             if let Err(error) = quarantine.add(entry) {
                 report(&format!("the quarantine holds until this process ends, as it cannot be written down: {error}"));
             }
         });
-        // It says itself what is wrong with it. A disk that does not answer holds up no request: the node counts as quarantined
-        // from the moment at which its entry is to be written.
+        // The write reports its own errors. A disk that does not answer holds up no request: the node counts as
+        // quarantined from the moment at which its entry is to be written.
         let _ = timeout(WRITE_LIMIT, written).await;
     }
 
-    /// Computes the range again. Pages of others before it are computed with it, where that is not too far; otherwise only if
-    /// the range differs, since then they may be the reason.
+    /// Recomputes the range. Pages of other makers before it are recomputed with it, where that is not too far;
+    /// otherwise only if the range differs, since then they may be the reason.
     async fn examine(
         &self,
         host: &EngineHost,
@@ -226,8 +227,8 @@ impl Auditor {
         audition.run(host, own, tokens).await
     }
 
-    /// Where the range can be computed from without anything more that comes: the first row, or the first `held` pages, if
-    /// either is no further away than the range may be long, and the pages are of nobody else.
+    /// Start from which the range can be recomputed without fetching more pages: the first row, or the first `held`
+    /// pages, if either is at most `pages_max` pages before the range and the pages depend on no other maker.
     async fn held_base(&self, host: &EngineHost, audition: &Audition<'_>, held: usize) -> Option<Beginning> {
         let Audition { installed, ref maker, ref pages, ref reuse } = *audition;
         let (start, pages_max) = (pages.start, self.settings.pages_max.get());
@@ -250,7 +251,7 @@ impl Auditor {
 }
 
 impl Audition<'_> {
-    /// Computes the range from `base` on, and compares.
+    /// Recomputes the range from `base` on, and compares.
     async fn run(&self, host: &EngineHost, base: Beginning, tokens: &mut usize) -> Result<Finding, String> {
         let pages = base.pages();
         let is_certain = pages <= self.installed.pages_without_others(&self.maker);
@@ -260,7 +261,7 @@ impl Audition<'_> {
         Ok(Finding { verdict, base: pages, is_certain })
     }
 
-    /// What was found, and who made what is wrong.
+    /// The audit's outcome, with the maker of a page that differs.
     fn outcome(&self, finding: &Finding) -> AuditOutcome {
         match &finding.verdict {
             Verdict::Same { pages, .. } => AuditOutcome::Same { pages: *pages },
@@ -275,7 +276,7 @@ impl Audition<'_> {
                     .filter(|_| finding.is_certain)
                     .map(|maker| NodeId(maker.0)),
             }),
-            // Nothing that came was gone on from: it is the model that has no number there.
+            // No received page was used: the model itself has a non-finite number there.
             Verdict::NotFinite(error) if finding.base == 0 => AuditOutcome::NotAudited { reason: error.to_string() },
             Verdict::NotFinite(error) => AuditOutcome::Differs(Difference {
                 layer: match error.place {
@@ -292,7 +293,7 @@ impl Audition<'_> {
 }
 
 impl Audited {
-    /// What an answer's times say of it.
+    /// The `kv_audit` object in an answer's timings.
     pub fn object(&self) -> Value {
         let mut object = json!({"tokens": self.tokens, "ms": self.elapsed.as_secs_f64() * 1e3});
         match &self.outcome {
@@ -324,14 +325,14 @@ async fn brought_base(host: &EngineHost, remote: &Remote, base: Beginning) -> Re
     Ok(base.completed_by(&apart))
 }
 
-/// Whether a number, of all equally likely, is among the share of `rate`.
+/// True for a share of `rate` of all random numbers.
 fn is_chosen(random: u64, rate: f64) -> bool {
     // 53 bits, which a float holds exactly; the quotient is below 1.
     ((random >> 11) as f64 / (1u64 << 53) as f64) < rate
 }
 
-/// Up to `pages_max` consecutive ones of `received`, which are not none: the pages are cut into ranges from a random page
-/// on, and one of these is taken, so that every page has the same chance.
+/// Up to `pages_max` consecutive pages of `received`, which is not empty: the pages are cut into ranges from a random
+/// page on, and one of these is taken, so that every page has the same chance.
 fn choose_pages(received: Range<usize>, pages_max: NonZeroUsize, random: [u64; 2]) -> Range<usize> {
     let (count, longest) = (received.len().max(1), pages_max.get().min(received.len().max(1)));
     if count <= longest {

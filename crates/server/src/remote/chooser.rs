@@ -1,4 +1,5 @@
-//! The policy at work: what each place is busy with, what requests took, and the file that keeps what was learnt.
+//! The placement policy in use: the work of each place, the measurements of requests, and the file that persists the
+//! rates.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,33 +19,33 @@ use tokio::time::sleep;
 
 use super::source::Chosen;
 
-/// What is learnt is written after this time, and at the end.
+/// Delay from a new measurement to the write of the policy file, which is also written at the end.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait for the file at the end of a server.
 const SAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a producer is not asked for as many rows as it refused.
+/// Time for which a producer is not asked for as many rows as it refused as too many, ms.
 const TOO_LONG_MS: u64 = 60_000;
 
-/// Kernels tell of their sending in ticks of up to ten milliseconds: a shorter time than some of these is none.
+/// Shortest busy time of sending that is used, microseconds: kernels count it in ticks of up to ten milliseconds.
 const EXACT_BUSY_US: u64 = 50_000;
 
-/// Where what was learnt is kept, and whom to tell if that fails.
+/// File of the learned rates, with the report of write errors.
 #[derive(Clone)]
 pub struct PolicyFile {
     /// The file.
     pub path: PathBuf,
-    /// Hears why it could not be written: once, until it can be again.
+    /// Receives the error of a write: once, until a write succeeds again.
     pub report: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-/// Chooses places, and learns.
+/// Picks places, and feeds the policy with measurements.
 pub struct Chooser {
     state: Mutex<State>,
     began: Instant,
-    /// Locked while it is written, so that nothing older comes after something newer.
+    /// Locked during a write, so that no older state is written after a newer one.
     file: Mutex<File>,
-    /// Rows below which a request tells too little about a place.
+    /// Rows below which a request is too short to measure a place.
     trial_rows_min: u64,
 }
 
@@ -52,11 +53,11 @@ struct State {
     policy: Policy,
     under_way: HashMap<u64, Work>,
     next: u64,
-    /// How long each producer let the last request wait, and when that was.
+    /// Queue time of each producer's last handoff, ms, and the time of that, ms.
     queues: HashMap<Place, (f64, u64)>,
-    /// The fewest rows that a producer refused as too many, and when.
+    /// Fewest rows that a producer refused as too many, and the time of that, ms.
     too_long: HashMap<Place, (u64, u64)>,
-    /// Whether something was learnt that is not written yet.
+    /// True if a measurement is not written yet.
     unsaved: bool,
 }
 
@@ -64,9 +65,9 @@ struct State {
 struct Work {
     place: Place,
     rows: Range<u64>,
-    /// Whether there were enough rows to tell something about the place.
+    /// True if there are enough rows to measure the place.
     tells: bool,
-    /// Whether the engine here runs it, and tells of it itself.
+    /// True if the engine here runs it, whose status counts it.
     runs_here: bool,
 }
 
@@ -75,13 +76,13 @@ struct File {
     is_reported: bool,
 }
 
-/// Work that a place was given. Dropped, it is over.
+/// Work that a place was given. Dropped, it is done.
 pub struct UnderWay {
     chooser: Arc<Chooser>,
     number: u64,
 }
 
-/// Watches a prompt that is computed here, in order to learn from it.
+/// Measures a prompt that is computed here, for the policy.
 pub struct LocalWatch {
     under_way: UnderWay,
     prompt: u64,
@@ -110,7 +111,7 @@ impl Chooser {
         Self { state: Mutex::new(state), began: Instant::now(), file, trial_rows_min }
     }
 
-    /// Chooses among places, each with the rows that it would compute and the bytes that would travel; `None` if none of
+    /// Chooses among places, each with the rows that it would compute and the bytes of its transfer; `None` if none of
     /// them may be used now.
     pub fn choose(&self, places: &[(Place, Range<u64>, u64)], status: &EngineStatus) -> Option<Chosen> {
         let (state, at_ms) = (self.lock(), self.now_ms());
@@ -144,18 +145,19 @@ impl Chooser {
         LocalWatch { under_way: self.begin(Place::Local, held..prompt), prompt, started: None }
     }
 
-    /// Learns from what a producer brought.
+    /// Feeds a producer's handoff to the policy.
     pub fn brought(self: &Arc<Self>, place: Place, handoff: &Handoff) {
         let (stats, elapsed_ms) = (&handoff.stats, handoff.elapsed.as_secs_f64() * 1e3);
         let held = (handoff.held_pages * PAGE_ROWS) as u64;
         let rows = u64::from(stats.rows);
-        // Nothing can have taken longer than all of it, whatever the producer's clock says.
+        // The times are the producer's own: none can exceed the whole.
         let within = |us: u64| (us as f64 / 1e3).min(elapsed_ms);
         let observation = Observation {
             place,
             compute: held.max(stats.reused_rows.into()).min(rows)..rows,
             compute_ms: within(stats.times.compute_us),
-            // A choice knows what pages have, not what packing will leave of it: so packing is part of the wire's rate.
+            // A choice knows the payload bytes of pages, not their size after packing: so packing is part of the wire's
+            // rate.
             wire_bytes: stats.payload_bytes,
             wire_ms: within(wire_us(&stats.times)),
             queue_ms: within(stats.times.queue_us),
@@ -169,33 +171,34 @@ impl Chooser {
         self.save_soon(state);
     }
 
-    /// Leaves a producer alone for a while, and says how long, in ms.
+    /// Backs off from a producer after a failure; gives the time of that, ms.
     pub fn failed(&self, place: Place) -> u64 {
         let now_ms = self.now_ms();
         self.lock().policy.fail(place, now_ms).saturating_sub(now_ms)
     }
 
-    /// Leaves a producer that is busy alone for as long as it asked for.
+    /// Backs off from a busy producer for the time it asked for, at most the policy's longest back-off.
     pub fn busy(&self, place: Place, retry: Duration) {
         let now_ms = self.now_ms();
         self.lock().policy.busy(place, u64::try_from(retry.as_millis()).unwrap_or(u64::MAX), now_ms);
     }
 
-    /// A producer refused so many rows as too many.
+    /// Records that a producer refused so many rows as too many.
     pub fn too_long(&self, place: Place, rows: u64) {
         let (now_ms, mut state) = (self.now_ms(), self.lock());
         let known = state.too_long.get(&place).map_or(u64::MAX, |(known, _)| *known);
         state.too_long.insert(place, (rows.min(known), now_ms));
     }
 
-    /// Whether a producer refused as many rows lately. After a while it is asked again: it may have been started anew.
+    /// True if a producer refused as many rows within the last [`TOO_LONG_MS`]. Later it is asked again, as it may have
+    /// been restarted.
     pub fn is_too_long(&self, place: Place, rows: u64) -> bool {
         let now_ms = self.now_ms();
         let known = self.lock().too_long.get(&place).copied();
         known.is_some_and(|(fewest, at_ms)| rows >= fewest && now_ms.saturating_sub(at_ms) < TOO_LONG_MS)
     }
 
-    /// Writes what is not yet written.
+    /// Writes the policy file, if there are new measurements.
     pub fn save(&self) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(PolicyFile { path, report }) = file.file.clone() else { return };
@@ -213,13 +216,13 @@ impl Chooser {
         file.is_reported = saved.is_err();
     }
 
-    /// As [`Self::save`], in a thread of its own that is waited for some seconds at most: a disk that does not answer keeps no
-    /// server from ending, which forgets what it learnt last.
+    /// As [`Self::save`], on a thread of its own that is waited for [`SAVE_LIMIT`] at most: a disk that does not answer
+    /// must not keep the server from ending, which then loses the latest measurements.
     pub fn save_at_the_end(self: &Arc<Self>) {
         let (chooser, (done, ended)) = (Arc::clone(self), channel());
         let saving = move || {
             chooser.save();
-            // Nobody may wait any more.
+            // The receiver may have timed out.
             let _ = done.send(());
         };
         if thread::Builder::new().name("policy".into()).spawn(saving).is_ok() {
@@ -227,7 +230,7 @@ impl Chooser {
         }
     }
 
-    /// Has the file written in a while, away from the tasks.
+    /// Schedules a write of the policy file, off the tasks of requests.
     fn save_soon(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let is_first = !std::mem::replace(&mut state.unsaved, true);
         drop(state);
@@ -253,9 +256,9 @@ impl Chooser {
 }
 
 impl State {
-    /// How long a place is busy with what it was given, as far as that is known here. This node computes all prompts that
-    /// run and wait; a producer lets wait as long as it did last, less the time that has passed since, or as long as it
-    /// needs for what this server has given it.
+    /// Expected queue time of a place, ms, as far as it is known here. This node computes all prompts that run and
+    /// wait; a producer's is its last queue time less the time that has passed since, or the expected time of the work
+    /// that this server has given it, whichever is longer.
     fn queue_ms(&self, place: Place, status: &EngineStatus, now_ms: u64) -> f64 {
         let time = |rows: &Range<u64>| self.policy.compute_ms(place, rows).unwrap_or(0.0);
         let given = self.under_way.values().filter(|work| work.place == place && !work.runs_here);
@@ -297,13 +300,14 @@ impl LocalWatch {
         self.started = Some(Started { at, reused: reused as u64, slot, others: others(status, slot) });
     }
 
-    /// The prompt is computed, and its first token chosen. The engine's time is divided by the rows of this prompt and of
-    /// others; if others came or went meanwhile, theirs are not known, and nothing is learnt unless nothing is known yet.
+    /// Feeds a finished prefill to the policy, at the prompt's first token. The engine's time is shared by the rows of
+    /// this prompt and of others; if others came or went meanwhile, their rows are not known, and the measurement is
+    /// used only if there is none yet.
     pub fn first_token(self, at: Instant, status: &EngineStatus) {
         let chooser = &self.under_way.chooser;
         let Some(started) = self.started else { return };
         let rows = started.reused..self.prompt;
-        // So few rows say how long a step takes, not how long a row does.
+        // So few rows measure a step's fixed cost, not a row's.
         if rows.end.saturating_sub(rows.start) < PAGE_ROWS as u64 {
             return;
         }
@@ -339,8 +343,8 @@ impl std::fmt::Debug for LocalWatch {
     }
 }
 
-/// How long the wire was busy: what the kernel says, if that is long enough to be exact, and otherwise from the first byte to
-/// the last, in which the producer may have waited for its own computing.
+/// Sending time of a handoff, microseconds: the kernel's busy time, if that is long enough to be exact, and otherwise
+/// the time from the first byte to the last, in which the producer may have waited for its own computing.
 fn wire_us(times: &SenderTimes) -> u64 {
     match times.send_busy_us {
         SenderTimes::NOT_TOLD => times.send_wall_us,

@@ -1,4 +1,4 @@
-//! What became of long prompts, counted for the metrics.
+//! Remote prefill counts for `/metrics`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::source::{Chosen, place_name, told, verdict_name};
 pub struct RemoteCounts {
     /// By producer, those that were not asked yet included.
     pub producers: BTreeMap<Address, ProducerCounts>,
-    /// Prompts that were computed here although it was not chosen.
+    /// Prompts computed here as a fallback: no room for a handoff, no producer to ask, or a failed one.
     pub fallbacks: u64,
     /// Audits.
     pub audits: AuditCounts,
-    /// Choices, by place and reason.
+    /// Placement choices, by place and reason.
     pub choices: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -49,15 +49,15 @@ pub struct ProducerCounts {
     pub wire_bytes: u64,
     /// Seconds of handoffs.
     pub seconds: f64,
-    /// Seconds in which it let wait.
+    /// Seconds of queueing at the producer.
     pub queue_seconds: f64,
-    /// Seconds in which it computed.
+    /// Seconds of its prefill.
     pub compute_seconds: f64,
-    /// Seconds in which its kernel was sending, as far as that was told.
+    /// Seconds in which its kernel was sending, of handoffs that report it.
     pub send_busy_seconds: f64,
-    /// Seconds from the first page to the last.
+    /// Seconds from handing its kernel the first page to the end of the last.
     pub send_wall_seconds: f64,
-    /// Seconds that were lost with attempts that failed.
+    /// Seconds lost with failed attempts.
     pub lost_seconds: f64,
 }
 

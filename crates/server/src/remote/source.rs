@@ -1,4 +1,4 @@
-//! Where the keys and values of a prompt came from, and how that was decided, as answers tell it.
+//! Origin of a prompt's keys and values, and the placement choice behind it, as answers report them.
 
 use std::time::Duration;
 
@@ -10,27 +10,28 @@ use serde_json::{Map, Value, json};
 
 use super::audit::Audited;
 
-/// Where the keys and values of a prompt came from: those that were not held were computed by a producer, or here.
+/// Origin of a prompt's keys and values: those that were not cached were computed by a producer, or here.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// What a producer brought.
+    /// The producer's handoff that is used.
     pub handoff: Option<Handoff>,
     /// The choice among places, if the prompt was long enough for one.
     pub chosen: Option<Chosen>,
-    /// Why it is not as it was chosen: what each producer said that failed, or why none could be asked.
+    /// Reasons for which the choice was not followed: the error of each producer that failed, or the reason why none
+    /// could be asked.
     pub fallback: Option<String>,
-    /// Time that was lost with producers that failed.
+    /// Time lost with producers that failed.
     pub lost: Duration,
-    /// The audit of what was brought last, if there was one.
+    /// The last audit of a handoff, if there was one.
     pub audited: Option<Audited>,
 }
 
-/// A choice, and when it was made.
+/// A placement choice and its time.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// Who, and why.
+    /// The place, with the cost and verdict of each candidate.
     pub choice: Choice,
-    /// By the policy's clock.
+    /// Time of the choice by the policy's clock, ms.
     pub at_ms: u64,
 }
 
@@ -40,7 +41,7 @@ impl Source {
         self.handoff.as_ref().map_or(0, |handoff| handoff.stats.rows as usize - handoff.held_pages * PAGE_ROWS)
     }
 
-    /// Adds a reason why it is not as it was chosen.
+    /// Adds a reason for which the choice was not followed.
     pub fn add_reason(&mut self, reason: &str) {
         match &mut self.fallback {
             Some(reasons) => *reasons += &format!("; {reason}"),
@@ -48,7 +49,7 @@ impl Source {
         }
     }
 
-    /// What was brought is not used, but computed here.
+    /// Discards the handoff; the prompt is computed here.
     pub fn lose(&mut self, reason: &str) {
         if let Some(handoff) = self.handoff.take() {
             self.lost += handoff.elapsed;
@@ -56,7 +57,7 @@ impl Source {
         }
     }
 
-    /// What an answer's times say of it.
+    /// The `kv_` fields in an answer's timings.
     pub fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut add = |name: &str, value: Value| fields.insert(name.to_owned(), value);
@@ -108,7 +109,7 @@ impl Chosen {
     }
 }
 
-/// How a place is called: a producer by its address.
+/// Name of a place: `local`, or the producer's address.
 pub fn place_name(place: Place) -> String {
     match place {
         Place::Local => "local".into(),
@@ -116,7 +117,7 @@ pub fn place_name(place: Place) -> String {
     }
 }
 
-/// What became of a candidate, in one word.
+/// Name of a candidate's verdict in answers and metrics.
 pub fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Cheapest => "cheapest",
@@ -150,7 +151,7 @@ fn candidate(explanation: &Explanation, at_ms: u64) -> Value {
     object
 }
 
-/// The time, if the kernel told it.
+/// The kernel's busy time, if it was reported.
 pub fn told(busy_us: u64) -> Option<Duration> {
     (busy_us != SenderTimes::NOT_TOLD).then_some(Duration::from_micros(busy_us))
 }

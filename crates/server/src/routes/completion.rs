@@ -23,7 +23,7 @@ use crate::service::Service;
 use crate::stream::{Collected, Dialect, collect, respond, write_whole};
 use crate::text::Piece;
 
-/// An answer in one object, whose probabilities are written and never a tree.
+/// An answer in one object, whose probabilities are serialised directly and never become a tree.
 #[derive(serde::Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -32,7 +32,7 @@ struct Whole<'a> {
     completion_probabilities: Option<Probabilities<'a>>,
 }
 
-/// How this route answers.
+/// State of this route's answers.
 struct Native {
     service: Arc<Service>,
     /// The prompts as the client wrote them.
@@ -220,7 +220,7 @@ impl Native {
             "truncated": *stop == Stop::ContextFull,
             "stop_type": stop_type,
             "stopping_word": word,
-            // The last token has no keys and values: nobody continues it.
+            // The last token has no keys and values, as none is computed after it.
             "tokens_cached": (usage.prompt + usage.generated).saturating_sub(usize::from(usage.generated > 0)),
             "timings": generation.timings(),
         });
@@ -234,7 +234,7 @@ impl Native {
     }
 }
 
-/// How far the prompt is, by llama.cpp's names.
+/// The `prompt_progress` object, by llama.cpp's names.
 pub fn prompt_progress(progress: Progress) -> Value {
     let Progress { total, reused, computed, elapsed } = progress;
     json!({"total": total, "cache": reused, "processed": computed, "time_ms": elapsed.as_secs_f64() * 1e3})

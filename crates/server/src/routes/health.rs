@@ -1,4 +1,4 @@
-//! `GET /health`: whether requests are answered. Nobody needs a key for it, and it never waits for the engine.
+//! `GET /health`: readiness of the server. It needs no key, and never waits for the engine.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::app::{App, Phase};
 use crate::error::{ApiError, ErrorKind};
 
-/// 200 if so, 503 while the model is being loaded or the server stops, 500 if the engine is gone.
+/// 200 once requests are answered, 503 while the model is being loaded or the server stops, 500 if the engine has
+/// failed.
 pub async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     if app.phase() == Phase::Stopping {
         return Err(ApiError::new(ErrorKind::Unavailable, "stopping"));

@@ -1,4 +1,4 @@
-//! Paths that lead nowhere, told in the shape that the clients of such paths read.
+//! Unknown paths, refused in the shape that the clients of such paths parse.
 
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};

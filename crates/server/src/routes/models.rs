@@ -1,4 +1,4 @@
-//! `GET /v1/models` and `GET /props`: which model answers, and how.
+//! `GET /v1/models` and `GET /props`: the loaded model and its default settings.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     }))
 }
 
-/// What holds where a request says nothing.
+/// Defaults of requests, and properties of the model and the server.
 pub async fn props(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let service = app.service()?;
     let mut params = sampling_settings(&service.settings.sampling);

@@ -1,6 +1,6 @@
 //! `GET /`: a page to talk to the model in a browser. Its files are part of the program, and it loads nothing from elsewhere.
 //!
-//! Nobody needs a key for the files: what is in them is public, and the page itself asks for a key when the server wants one.
+//! The files need no key: their content is public, and the page itself asks for a key when the server wants one.
 
 use axum::Router;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
@@ -9,9 +9,9 @@ use axum::routing::get;
 
 /// A file of the page.
 pub struct File {
-    /// Where it is.
+    /// Path in the URL.
     pub path: &'static str,
-    /// What it is.
+    /// `Content-Type`.
     pub media_type: &'static str,
     content: &'static str,
 }
@@ -24,11 +24,11 @@ pub const FILES: [File; 4] = [
     File { path: "/page.svg", media_type: "image/svg+xml", content: include_str!("page/page.svg") },
 ];
 
-/// Where the files are: these are served without a key.
+/// Paths of the files, which are served without a key.
 pub const PATHS: [&str; 4] = [FILES[0].path, FILES[1].path, FILES[2].path, FILES[3].path];
 
-/// What the browser is told of each file. The page may load its own files and ask its own server, and nothing else; nobody
-/// may frame it.
+/// Headers of each file. The page may load its own files and call its own server, and nothing else, and may not be
+/// framed.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,

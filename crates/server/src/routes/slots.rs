@@ -1,4 +1,4 @@
-//! `GET /slots`: what runs. No text of anybody is in it.
+//! `GET /slots`: the running requests. It contains no text.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ use crate::probabilities::bytes_of;
 use crate::prompt::take_ids;
 use crate::service::Service;
 
-/// The ids of a text; with `with_pieces` also what each stands for: a string, or bytes where it is none.
+/// The ids of a text; with `with_pieces` also the piece of each: a string, or bytes where these are no text.
 pub async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let service = app.service()?;
     let reading = Arc::clone(&app);
@@ -49,7 +49,7 @@ fn tokens(app: &App, service: Arc<Service>, body: &[u8]) -> Result<Tokens, ApiEr
     Ok(Tokens { service, ids, told, next: 0, _charge: charge })
 }
 
-/// What is told of a token.
+/// Items of the answer's array: ids, or ids with pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Ids,
@@ -66,7 +66,7 @@ struct Tokens {
     _charge: Charge,
 }
 
-/// A token with what it stands for.
+/// A token's id with its piece of text.
 #[derive(Serialize)]
 struct TokenPiece<'a> {
     id: u32,

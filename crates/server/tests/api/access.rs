@@ -1,4 +1,4 @@
-//! Who may ask what.
+//! Access control: keys and scopes, origins, host names.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Blame: only who made a wrong page is left alone for it, and nobody for a prompt that is not his to compute.
+//! Blame: only the node that made a wrong page is quarantined, and none for a prompt that it cannot take.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn an_audit_behind_held_wrong_pages_condemns_who_sent_those_and_not_who_went_on_
     let first = tokens(1, 200);
     let (_, times) = ask(&world, &first);
     assert_eq!((&times["kv_producer"], &times["kv_audit"]), (&json!("liar"), &Value::Null));
-    // Whoever was never measured is tried.
+    // A producer without measurements is tried.
     number.store(AUDITED, Ordering::SeqCst);
     let second = [first.clone(), tokens(2, 220)].concat();
     let (text, times) = ask(&world, &second);
@@ -121,7 +121,7 @@ fn what_is_kept_of_a_node_that_was_revoked_or_quarantined_elsewhere_is_gone_and_
         let settings = (Fallback::Local, Duration::from_secs(30));
         let world = cluster.serve_by(&addresses, settings, (0.0, Arc::new(|| 0)));
         let prompts = [tokens(1, 300), tokens(2, 300)];
-        // Whoever was never measured is tried.
+        // A producer without measurements is tried.
         for (prompt, name) in prompts.iter().zip(&names) {
             assert_eq!(&ask(&world, prompt).1["kv_producer"], name);
             assert_eq!(ask(&world, prompt).1["cache_n"], 256);

@@ -1,5 +1,5 @@
-//! What a request may say and become: counts and lengths are refused by name before anything is done for them, and all
-//! requests together have one budget of memory.
+//! Limits of requests and of their memory: counts and lengths are refused by name before any work, and all requests
+//! together have one budget of memory.
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -163,7 +163,7 @@ fn the_tokens_of_a_long_text_are_written_in_parts_that_are_one_answer() {
     assert_eq!(world.post("/tokenize", &json!({"content": ""})).body, r#"{"tokens":[]}"#);
 }
 
-// 60 strangers left 2 GiB with a server on /health.
+// 60 clients without a key left 2 GiB with a server on /health.
 #[test]
 fn a_body_that_no_route_reads_is_not_waited_for() {
     let mut setup = Setup::of(shipped());

@@ -72,7 +72,7 @@ impl Case {
         body
     }
 
-    /// What is wrong with an answer, if anything.
+    /// The first difference of an answer from the expected one; `None` if it is right.
     pub fn wrong(&self, answer: &Answer) -> Option<String> {
         if answer.status != 200 {
             return Some(format!("status {}: {}", answer.status, answer.body));

@@ -1,4 +1,4 @@
-//! What stock clients send and look for, beyond what the routes themselves need.
+//! Requests of stock clients, and the fields that they read, beyond those the routes themselves need.
 
 use serde_json::{Value, json};
 

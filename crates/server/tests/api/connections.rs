@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::{Answer, Pending, connect};
 use crate::world::{Setup, World, shipped, wait_until};
 
-/// A time that is over soon, and one that no test lives to see.
+/// A timeout that is over soon, and one longer than any test.
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(600);
 /// Far longer than it takes until something whose time is `SHORT` has ended.
@@ -28,7 +28,7 @@ fn patient() -> Limits {
     Limits { head_timeout, silence_timeout, idle_timeout, body_timeout, write_stall, ..Limits::default() }
 }
 
-/// Whether the server has closed the connection: it ends, and nothing more comes.
+/// True once the server has closed the connection, with no byte left to read.
 fn is_closed(mut stream: &TcpStream) -> bool {
     match stream.read(&mut [0; 1]) {
         Ok(count) => count == 0,
@@ -65,7 +65,7 @@ fn one_connection_too_many_is_told_so_and_another_may_come_when_one_has_left() {
     let refused = world.get("/props");
     assert!(refused.refused(503, "unavailable_error").contains("connections"));
     assert_eq!(refused.header("retry-after"), Some("1"));
-    // Whoever watches the server is answered, and then let go.
+    // A monitor is answered, and its connection is closed then.
     let watching = connect(world.address);
     health_on(&watching);
     assert!(is_closed(&watching));

@@ -1,4 +1,4 @@
-//! The same answer to the bit, whoever else is served and whatever is cached.
+//! The same answer to the bit, with any other requests beside it and any pages cached.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! `docs/limits.md` has a row for whatever a request may hold.
+//! `docs/limits.md` has a row for each field of a request.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::openapi::schema::Document;
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 const DESCRIPTION: &str = include_str!("../../openapi.json");
 
-/// What stands between backticks in the first column of the tables of a section.
+/// The names in backticks in the first column of a section's tables.
 fn rows_of(section: &str) -> BTreeSet<&'static str> {
     let text = PAGE.split("\n## ").find(|part| part.starts_with(section)).unwrap_or_else(|| panic!("no {section}"));
     let cells = text.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());

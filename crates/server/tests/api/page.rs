@@ -37,7 +37,7 @@ fn the_files_are_small_and_name_no_other_place() {
     assert!(bytes < 40_000, "{bytes} bytes in all");
     for (path, body) in bodies {
         assert!(!body.is_empty(), "{path}");
-        // The name space of SVG is a name, which nobody opens.
+        // The name space of SVG is a name, and no address that is opened.
         let body = body.replace("http://www.w3.org/2000/svg", "");
         for foreign in ["://", "@import", "src=\"//", "href=\"//", "url("] {
             assert!(!body.contains(foreign), "{path} has {foreign}");

@@ -1,4 +1,4 @@
-//! Work that takes long without the engine runs in the pool, and whoever finds no room there is told so.
+//! Long work that is not the engine's runs in the pool; without room there, a request is refused.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Streams of prompts that a producer computes: what is told while it does, and when it does not.
+//! Streams of prompts that a producer computes: progress while it does, and the fallback when it fails.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -31,7 +31,7 @@ use tokio::runtime::Runtime;
 use crate::world::{Loaded, Setup, World, shipped, wait_until};
 
 const CONTEXT: usize = 512;
-/// Rows that the producer computes before it tells of them.
+/// Rows of the producer's steps, after each of which it reports progress.
 const ROWS: usize = 64;
 
 /// The secrets of a cluster, and what its nodes know of the model.

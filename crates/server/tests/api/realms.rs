@@ -1,4 +1,4 @@
-//! What keys have of their own: prefixes, to which nothing in the request of another leads, and turns.
+//! Isolation of keys: prefix realms that no request of another key can reach, and turns in scheduling.
 
 use muser_server::{Access, Keys, Realms, Scope, Scopes};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The same question on every route that generates text, streamed and whole, and what came back.
+//! The same question on every route that generates text, streamed and whole, with its answers.
 
 use muser_weights::testing::scripted::{Script, Then, scripted};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! What reaches the client of what the model says: whole characters, cut at stop strings, the same on every way.
+//! Text of answers on its way to the client: whole characters, cut at stop strings, the same streamed or whole, on
+//! every route.
 
 use muser_weights::testing::scripted::{FIRST_SCRIPT_TOKEN, Script, Then, scripted};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The end of a server: asked for, waited for, or met.
+//! Shutdown of a server: by a signal, by a request, or by a failed engine.
 
 use std::io::Write;
 use std::net::TcpStream;

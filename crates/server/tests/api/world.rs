@@ -21,7 +21,7 @@ use crate::client::{Answer, Pending, begin, send};
 
 pub static SHIPPED: &[u8] = include_bytes!("../../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
 
-/// How a test's server differs from others.
+/// Settings of a test's server.
 #[derive(Clone)]
 pub struct Setup {
     pub model: Arc<Loaded>,
@@ -31,16 +31,16 @@ pub struct Setup {
     pub service: ServiceSettings,
     pub server: ServerSettings,
     pub drain: Duration,
-    /// What pages are named by, if they may come from producers.
+    /// Identity of its pages, if they may come from producers.
     pub identity: Option<[u8; 32]>,
-    /// How its device fails.
+    /// Faults of its device, by step.
     pub faults: Faults,
 }
 
 /// A running server; stopped when dropped.
 pub struct World {
     pub address: SocketAddr,
-    /// The engine's thread ends with the last who holds it, so this does not.
+    /// Weak, because the engine's thread ends with the last owner of the service.
     app: Weak<App>,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<Result<(), ServeError>>>,
@@ -196,7 +196,7 @@ impl World {
 }
 
 impl World {
-    /// What answers. The engine's thread ends with the last who holds it: it must be dropped before the world.
+    /// The loaded model. The engine's thread ends with its last owner: it must be dropped before the world.
     pub fn service(&self) -> Arc<Service> {
         self.app.upgrade().unwrap().service().unwrap()
     }
@@ -206,12 +206,12 @@ impl World {
         self.app.upgrade().unwrap().counters.connections()
     }
 
-    /// What the engine is doing.
+    /// The engine's status.
     pub fn status(&self) -> EngineStatus {
         self.service().host.status()
     }
 
-    /// Waits until the engine does something.
+    /// Waits until `holds` is true of the engine's status.
     #[track_caller]
     pub fn wait_until(&self, what: &str, holds: impl Fn(&EngineStatus) -> bool) -> EngineStatus {
         let began = Instant::now();
@@ -259,7 +259,7 @@ pub fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
-/// What answers, and the thread that ends with it.
+/// A loaded model, and its engine's thread, which ends when it is dropped.
 pub fn service(setup: Setup) -> (Service, JoinHandle<()>) {
     let rows = NonZeroUsize::new(128).unwrap();
     let executor = Executor::new(Arc::clone(&**setup.model), Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();

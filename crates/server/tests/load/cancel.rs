@@ -1,4 +1,4 @@
-//! Clients that leave: their work ends at the next step, whatever it was, and nothing of it stays.
+//! Clients that disconnect: their work ends at the next step, whatever it was, and leaves nothing.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 

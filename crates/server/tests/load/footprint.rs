@@ -1,11 +1,11 @@
-//! What this process holds.
+//! Resources held by this process.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::world::{World, wait_until};
 
-/// What this process and the server in it hold while nobody is served.
+/// Resources held by this process, and the server in it, while no request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// Open files, sockets included.
@@ -16,14 +16,14 @@ pub struct Footprint {
     pub busy_slots: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// Bytes of KV pages that somebody owns.
+    /// Bytes of KV pages with an owner.
     pub kv_live_bytes: usize,
     /// Of these, bytes kept for reuse.
     pub kv_kept_bytes: usize,
 }
 
 impl Footprint {
-    /// That of `world` once it serves nobody: to compare with what it is after clients have come and gone.
+    /// Footprint of `world` once it serves no client: to compare with the one after clients have come and gone.
     ///
     /// A connection is closed a little after its answer has been read, and counts as open until its file is closed.
     pub fn at_rest(world: &World) -> Self {
@@ -32,7 +32,7 @@ impl Footprint {
         Self::now(world)
     }
 
-    /// That of `world` as soon as it holds what it held `before`, or after a minute in which it never did.
+    /// Footprint of `world` as soon as it holds what it held `before`, or after a minute in which it never did.
     pub fn back_at(before: &Self, world: &World) -> Self {
         let began = Instant::now();
         loop {
@@ -45,7 +45,8 @@ impl Footprint {
         }
     }
 
-    /// What clients must not leave behind: open files, requests that run or wait, bytes of pages that nobody can reuse.
+    /// Counts that must be 0 or unchanged after clients have left: open files, requests that run or wait, bytes of
+    /// pages that are live and not kept for reuse.
     pub fn held(&self) -> [usize; 4] {
         [self.descriptors, self.busy_slots, self.waiting, self.kv_live_bytes.abs_diff(self.kv_kept_bytes)]
     }

@@ -1,5 +1,5 @@
-//! What a server holds after its clients have come and gone. The process counts what it holds itself, so these tests have
-//! a process of their own, and run one after the other.
+//! Resources of a server after its clients have come and gone. The process measures itself, so these tests have a
+//! process of their own, and run one after the other.
 
 mod cancel;
 #[path = "../api/cases.rs"]

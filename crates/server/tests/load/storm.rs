@@ -14,7 +14,7 @@ use crate::world::{Setup, World, shipped};
 /// Far longer than any storm takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long and how hard.
+/// Duration and load of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct Storm {
     pub clients: usize,
@@ -27,7 +27,7 @@ pub struct Storm {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Results of a storm.
 #[derive(Debug)]
 pub struct Report {
     /// Answers read to their end.
@@ -36,9 +36,9 @@ pub struct Report {
     pub disconnects: u64,
     /// Requests that found the queue full: those of clients who left count until the server has noticed.
     pub turned_away: u64,
-    /// What was wrong with answers.
+    /// Differences of wrong answers.
     pub wrong: Vec<String>,
-    /// After each case was asked once, and after the storm.
+    /// Footprints after each case was asked once, and after the storm.
     pub before: Footprint,
     pub after: Footprint,
     /// Memory at the end of each tenth of the time, in KiB.
@@ -115,7 +115,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Asks until the storm is over; what was wrong with the first wrong answer.
+    /// Sends requests until the storm is over; the difference of the first wrong answer.
     fn run(mut self, is_over: impl Fn() -> bool, counts: &Counts) -> Option<String> {
         while !is_over() {
             let case = self.random.choice(self.cases)?;

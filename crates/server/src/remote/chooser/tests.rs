@@ -1,4 +1,4 @@
-//! What places are busy with, and what a prompt that is computed here teaches.
+//! Queue times of places, and measurements of prompts that are computed here.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn producer() -> Place {
     Place::Producer("192.0.2.1:9932".parse().unwrap())
 }
 
-/// One that knows that this node takes 1 ms for a row, and a producer 0.5 ms and 1000 ms for each request.
+/// A chooser with measured rates: this node 1 ms a row, a producer 0.5 ms a row and 1000 ms a request.
 fn chooser() -> Arc<Chooser> {
     let mut policy = Policy::new(PolicySettings::default(), [0; 32]);
     for (place, ms_of_1000, total_ms) in [(LOCAL, 1000.0, 1000.0), (producer(), 500.0, 1500.0)] {
@@ -54,7 +54,7 @@ fn status(running: &[(usize, usize)]) -> EngineStatus {
     }
 }
 
-/// How long the place is said to be busy with others.
+/// Queue time of the place in the choice's explanation, ms.
 fn queue_ms(chooser: &Chooser, place: Place, status: &EngineStatus) -> f64 {
     let chosen = chooser.choose(&[(place, 0..100, 0)], status).unwrap();
     chosen.choice.explanations[0].cost.unwrap().queue_ms
@@ -72,7 +72,7 @@ fn this_node_is_busy_with_what_runs_and_what_waits() {
     assert!((queue_ms(&chooser, LOCAL, &running) - 300.0).abs() < 1e-6);
     let mut waiting = chooser.watch(64, 264);
     assert!((queue_ms(&chooser, LOCAL, &running) - 500.0).abs() < 1e-6);
-    // Once it runs, the engine tells of it.
+    // Once it runs, the engine's status counts it.
     waiting.started(Instant::now(), 64, 0, &running);
     assert!((queue_ms(&chooser, LOCAL, &running) - 300.0).abs() < 1e-6);
     let another = chooser.watch(0, 100);

@@ -26,13 +26,13 @@ use crate::service::Service;
 use crate::stream::{Collected, Dialect, collect, respond, write_whole};
 use crate::text::Piece;
 
-/// How this route answers.
+/// State of this route's answers.
 struct Chat {
     service: Arc<Service>,
     envelope: Envelope,
     options: Options,
     include_usage: bool,
-    /// Whether each answer has told who speaks.
+    /// For each answer, true once the chunk with the role was sent.
     begun: Vec<bool>,
 }
 
@@ -198,7 +198,7 @@ impl Dialect for Chat {
 }
 
 impl Chat {
-    /// Who speaks, if that was not told yet.
+    /// The first chunk of an answer, with the role, unless it was sent before.
     fn beginning(&mut self, index: usize) -> Vec<Value> {
         if std::mem::replace(&mut self.begun[index], true) {
             return Vec::new();

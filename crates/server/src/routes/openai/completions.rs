@@ -31,7 +31,7 @@ use crate::text::Piece;
 
 const OBJECT: &str = "text_completion";
 
-/// How this route answers.
+/// State of this route's answers.
 struct Texts {
     service: Arc<Service>,
     envelope: Envelope,
@@ -69,7 +69,7 @@ impl Logprobs<'_> {
         tokens.filter_map(|(start, token)| Some((start, token.token, token.logprobs.as_ref()?)))
     }
 
-    /// Where the text of each token begins, in characters of the answer.
+    /// Start of each token's text, in characters of the answer.
     fn offsets(&self) -> Vec<usize> {
         let (mut at, mut characters) = (0, self.given);
         let mut offsets = Vec::new();

@@ -1,4 +1,4 @@
-//! OpenAI's routes: what texts and conversations have in common there.
+//! OpenAI's routes: the common parts of texts and conversations.
 
 pub mod chat;
 pub mod completions;
@@ -12,7 +12,7 @@ use crate::fields::Fields;
 use crate::generation::{Generation, Stop};
 use crate::stream::Collected;
 
-/// All answers in one object, whose choices are written and never a tree.
+/// All answers in one object, whose choices are serialised directly and never become a tree.
 #[derive(Serialize)]
 struct Whole<C> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ struct Whole<C> {
     timings: Option<Value>,
 }
 
-/// What every object of an answer says.
+/// Fields of every object of an answer.
 #[derive(Clone, Debug)]
 struct Envelope {
     id: String,
@@ -33,7 +33,7 @@ struct Envelope {
 }
 
 impl Envelope {
-    /// That of a new answer, with an id that begins with `prefix`.
+    /// The envelope of a new answer, with an id that begins with `prefix`.
     fn new(app: &App, prefix: &str) -> Self {
         let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(24).collect();
         Self {
@@ -51,7 +51,7 @@ impl Envelope {
         object
     }
 
-    /// What every object says before its choices.
+    /// The fields of every object before its choices.
     fn head(&self, kind: &str) -> Value {
         json!({
             "id": self.id,
@@ -62,7 +62,7 @@ impl Envelope {
         })
     }
 
-    /// All answers in one object; a request with one answer is told its times.
+    /// All answers in one object, with timings if there is one answer.
     fn whole<C: Serialize>(&self, kind: &str, choices: Vec<C>, (all, answers): (&[Collected], usize)) -> Whole<C> {
         let generations: Vec<&Generation> = all.iter().map(|collected| &collected.generation).collect();
         let timings = if let [one] = *generations { Some(one.timings()) } else { None };
@@ -70,7 +70,7 @@ impl Envelope {
     }
 }
 
-/// Whether the stream ends with a chunk that tells the usage.
+/// True if the stream ends with a chunk that reports the usage.
 fn take_include_usage(fields: &mut Fields<'_>, stream: bool) -> Result<bool, ApiError> {
     let Some(mut options) = fields.take_fields("stream_options")? else { return Ok(false) };
     if !stream {

@@ -5,12 +5,12 @@ use serde_json::{Map, Value};
 /// The description of the server.
 pub struct Document(pub Value);
 
-/// What about properties that a schema does not name.
+/// Treatment of properties that a schema does not name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unnamed {
-    /// They are as good as others.
+    /// They are allowed.
     Fine,
-    /// They are missing in the schema.
+    /// They are a fault of the schema.
     Fault,
 }
 
@@ -41,7 +41,7 @@ impl Document {
         self.0["components"]["schemas"].get(name).unwrap_or_else(|| panic!("there is no object {name}"))
     }
 
-    /// What a reference leads to.
+    /// The schema behind a `$ref`; any other schema itself.
     pub fn follow<'a>(&'a self, schema: &'a Value) -> &'a Value {
         match schema.get("$ref") {
             Some(reference) => {
@@ -52,13 +52,13 @@ impl Document {
         }
     }
 
-    /// What a route takes, if it takes fields.
+    /// The schema of a route's JSON body; `None` for a route without one.
     pub fn request<'a>(&'a self, operation: Operation<'a>) -> Option<&'a Value> {
         let schema = operation.says.pointer("/requestBody/content/application~1json/schema")?;
         Some(self.follow(schema))
     }
 
-    /// Why `value` is none of `schema`; `None` if it is one.
+    /// The first fault of `value` by `schema`; `None` if it is valid.
     pub fn fault(&self, schema: &Value, value: &Value, unnamed: Unnamed) -> Option<String> {
         let keywords = schema.as_object().unwrap_or_else(|| panic!("no schema: {schema}"));
         let check = |(keyword, says): (&String, &Value)| self.fault_of(keywords, (keyword, says), value, unnamed);
