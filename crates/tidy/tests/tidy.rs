@@ -2,6 +2,8 @@
 
 #[path = "tidy/arrows.rs"]
 mod arrows;
+#[path = "tidy/comments.rs"]
+mod comments;
 #[path = "tidy/documents.rs"]
 mod documents;
 #[path = "tidy/glossary.rs"]
@@ -25,6 +27,7 @@ fn the_repository_obeys_the_house_rules() {
     let broken: Vec<String> = [
         source::long_files(&sources, source::LONG_FILES),
         source::files_without_an_introduction(&sources),
+        comments::opening_with_a_question(&sources),
         words::outside_their_home(&sources),
         words::forbidden(&sources),
         words::unsafe_not_forbidden(&sources),
