@@ -4,8 +4,8 @@
 
 use std::thread;
 
-/// Fewer new rows than this are not worth a thread.
-const ROWS_PER_THREAD_MIN: usize = 64;
+/// Fewer new rows than this are not worth a thread: they take some milliseconds.
+const ROWS_PER_THREAD_MIN: usize = 1024;
 
 /// Pairing of a head's dimensions for rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,12 @@ impl RopeTable {
         rows.reserve_exact((positions - from) * row_len);
         rows.resize(positions * row_len, 0.0);
         let part = (positions - from).div_ceil(threads.max(1)).max(ROWS_PER_THREAD_MIN);
-        let mut parts = (from..).step_by(part).zip(rows[from * row_len..].chunks_mut(part * row_len));
+        let new = &mut rows[from * row_len..];
+        if new.len() <= part * row_len {
+            // Not even a scope, which allocates: a decode whose table grows is no other than before.
+            return fill(from, new);
+        }
+        let mut parts = (from..).step_by(part).zip(new.chunks_mut(part * row_len));
         let own = parts.next();
         thread::scope(|scope| {
             parts.for_each(|(first, rows)| drop(scope.spawn(move || fill(first, rows))));
@@ -184,15 +189,17 @@ mod tests {
     #[test]
     fn growing_a_table_gives_the_rows_of_one_made_at_once() {
         let factors: Vec<f32> = (0..16).map(|i| 1.0 + i as f32).collect();
-        let whole = RopeTable::new(10_000.0, 32, 300, Some(&factors)).unwrap();
+        let whole = RopeTable::new(10_000.0, 32, 5000, Some(&factors)).unwrap();
         let mut grown = RopeTable::new(10_000.0, 32, 7, Some(&factors)).unwrap();
         grown.extend_to(100, 1);
         grown.extend_to(50, 2);
         grown.extend_to(300, 3);
+        // Three parts, the last shorter.
+        grown.extend_to(5000, 3);
         assert_eq!(grown.rows, whole.rows);
-        assert_eq!((grown.positions(), grown.pairs()), (300, 16));
+        assert_eq!((grown.positions(), grown.pairs()), (5000, 16));
         let row = grown.row(299);
-        assert_eq!(grown.values()[299 * 32..], [row.cos, row.sin].concat());
+        assert_eq!(grown.values()[299 * 32..300 * 32], [row.cos, row.sin].concat());
         let angle = 299.0 * 10_000f64.powf(-6.0 / 32.0) / 4.0;
         assert!((f64::from(row.cos[3]) - angle.cos()).abs() < 1e-7);
         assert!((f64::from(row.sin[3]) - angle.sin()).abs() < 1e-7);
