@@ -101,7 +101,7 @@ fn a_key_that_was_carried_first_is_activated_on_either_end_without_a_refusal() {
         for first in ["producer", "decoder"] {
             let pair = Pair::new().await;
             for name in ["producer", "decoder"] {
-                let mut keys = pair.cluster.keys.to_text();
+                let mut keys = pair.cluster.keys.to_text().replace("count = 1", "count = 2");
                 keys.push_str(&format!(
                     "[[key]]\nid = 2\nstate = \"next\"\ncreated_unix_s = 1\nkey = \"{}\"\n",
                     "ab".repeat(32)
