@@ -18,7 +18,7 @@
 // of the 1,024 cycles: softmax is the bound. Scores come from operands in shared memory and run beside the softmax of the page
 // before; a product with its codes in registers, as that of the values, keeps its warps until they are read. Measured on an
 // H200 (bench_ops attend): 2,048 rows at 129,024 in 11.2 ms, the two expansions included, 390 TFLOPS on visible pairs of the
-// 830 that wgmma reaches; a page takes 2,500 cycles, in which 58 % of the issue slots are used. With two warps a scheduler, what
+// 830 that wgmma reaches; a page takes 2,500 cycles, in which 56 % of the issue slots are used. With two warps a scheduler, what
 // is missing is a third one to fill the waits of shuffles and values; 240 registers a thread leave no room for it.
 #include "attend.cuh"
 #include "attend_products.cuh"
