@@ -88,10 +88,20 @@ impl HeadForm {
     }
 }
 
-/// Checks a list that takes the place of a known one: `missing` of the `known` entries are not on it any more. Both were
-/// shortened at times, the known one first.
-pub(crate) fn check_successor(missing: usize, known: usize, (before, after): (u64, u64)) -> Result<(), ListFault> {
-    if missing > 0 && after <= before { Err(ListFault::Shorter { missing, known }) } else { Ok(()) }
+/// Times at which the known list and its successor were last shortened, seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortenings {
+    pub(crate) known_unix_s: u64,
+    pub(crate) successor_unix_s: u64,
+}
+
+/// Checks a list that takes the place of a known one: `missing` of the `known` entries are not on it any more.
+pub(crate) fn check_successor(missing: usize, known: usize, shortened: Shortenings) -> Result<(), ListFault> {
+    if missing > 0 && shortened.successor_unix_s <= shortened.known_unix_s {
+        Err(ListFault::Shorter { missing, known })
+    } else {
+        Ok(())
+    }
 }
 
 /// Time of a shortening, seconds since 1970: at least one above the last, so that every process sees them differ.
@@ -119,8 +129,9 @@ mod tests {
 
     #[test]
     fn entries_are_missed_unless_a_command_took_them_off_since() {
-        assert_eq!(check_successor(0, 5, (3, 3)), Ok(()));
-        assert_eq!(check_successor(1, 5, (3, 3)), Err(ListFault::Shorter { missing: 1, known: 5 }));
-        assert_eq!(check_successor(1, 5, (3, shortened_again(3, 2))), Ok(()));
+        let at = |successor_unix_s| Shortenings { known_unix_s: 3, successor_unix_s };
+        assert_eq!(check_successor(0, 5, at(3)), Ok(()));
+        assert_eq!(check_successor(1, 5, at(3)), Err(ListFault::Shorter { missing: 1, known: 5 }));
+        assert_eq!(check_successor(1, 5, at(shortened_again(3, 2))), Ok(()));
     }
 }

@@ -222,7 +222,10 @@ impl Content for QuarantineList {
         };
         if let Some(known) = known {
             let missing = known.entries.iter().filter(|entry| !list.has(entry.node)).count();
-            let shortened = (known.shortened_unix_s, list.shortened_unix_s);
+            let shortened = list_file::Shortenings {
+                known_unix_s: known.shortened_unix_s,
+                successor_unix_s: list.shortened_unix_s,
+            };
             list_file::check_successor(missing, known.entries.len(), shortened)
                 .map_err(|fault| QuarantineError::Fault { path: path.into(), fault })?;
         }

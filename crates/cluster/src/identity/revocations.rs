@@ -271,7 +271,8 @@ impl DenyList {
     /// Checks that nothing of `known` is missing here.
     fn succeeds(&self, path: &Path, known: &Self) -> Result<(), RevocationsError> {
         let missing = known.revoked.difference(&self.revoked).count();
-        let shortened = (known.shortened_unix_s, self.shortened_unix_s);
+        let shortened =
+            list_file::Shortenings { known_unix_s: known.shortened_unix_s, successor_unix_s: self.shortened_unix_s };
         list_file::check_successor(missing, known.revoked.len(), shortened)
             .map_err(|fault| RevocationsError::Fault { path: path.into(), fault })
     }

@@ -75,7 +75,8 @@ impl AttentionPlan {
     /// If the window is 0.
     pub fn new(
         context: &Context,
-        (shape, layout): (AttentionShape, KvLayout),
+        shape: AttentionShape,
+        layout: KvLayout,
         window: Option<u32>,
         scratch: &AttentionScratch,
         limits: PlanLimits,

@@ -47,7 +47,8 @@ impl AttentionScratch {
     /// [`DriverError::OutOfMemory`], or the error of an earlier kernel.
     pub fn new(
         context: &Context,
-        (shape, layout): (AttentionShape, KvLayout),
+        shape: AttentionShape,
+        layout: KvLayout,
         limits: PlanLimits,
     ) -> Result<Self, DriverError> {
         let sizes = Sizes::of(&shape, layout, &limits, context.capability().is_hopper());
@@ -65,7 +66,7 @@ impl AttentionScratch {
     }
 
     /// Bytes of device memory that [`AttentionScratch::new`] takes for the same arguments.
-    pub fn bytes((shape, layout): (AttentionShape, KvLayout), limits: PlanLimits, is_hopper: bool) -> usize {
+    pub fn bytes(shape: AttentionShape, layout: KvLayout, limits: PlanLimits, is_hopper: bool) -> usize {
         Sizes::of(&shape, layout, &limits, is_hopper).bytes()
     }
 

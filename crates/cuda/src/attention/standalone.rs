@@ -47,13 +47,13 @@ impl StandaloneStep {
     /// # Panics
     /// If a sequence has no row, or the window is 0.
     pub fn new(queue: &mut Queue, spec: &StandaloneSpec<'_>) -> Result<Self, DriverError> {
-        let form = (spec.shape, spec.layout);
+        let (shape, layout) = (spec.shape, spec.layout);
         let rows_max = spec.positions.iter().map(Range::len).sum();
         let positions_max = spec.positions.iter().map(|positions| positions.end).sum();
         let limits = PlanLimits { rows_max, sequences_max: spec.positions.len(), positions_max };
         let context = queue.context().clone();
-        let scratch = AttentionScratch::new(&context, form, limits)?;
-        let mut plan = AttentionPlan::new(&context, form, spec.window, &scratch, limits)?;
+        let scratch = AttentionScratch::new(&context, shape, layout, limits)?;
+        let mut plan = AttentionPlan::new(&context, shape, layout, spec.window, &scratch, limits)?;
         let (mut sequences, mut first_row, mut entries) = (Vec::new(), 0, 0);
         for positions in spec.positions {
             let (rows, position) = (positions.len(), positions.start);
@@ -113,7 +113,7 @@ impl StandaloneStep {
         let list = self.copies(queue, &staging, first, &vec![PAGE_ROWS; pages.len()])?;
         // SAFETY: the device pages are places of this slab that do not overlap, the staging buffer holds as many canonical
         // pages, and both live until the wait below.
-        unsafe { queue.unpack_pages((self.plan.shape(), self.plan.layout()), &list) };
+        unsafe { queue.unpack_pages(self.plan.shape(), self.plan.layout(), &list) };
         queue.sync()
     }
 
@@ -130,7 +130,7 @@ impl StandaloneStep {
         queue.fill(&mut staging, 0xff);
         let list = self.copies(queue, &staging, first, rows)?;
         // SAFETY: as in `fill`; the canonical places do not overlap.
-        unsafe { queue.pack_pages((self.plan.shape(), self.plan.layout()), &list) };
+        unsafe { queue.pack_pages(self.plan.shape(), self.plan.layout(), &list) };
         queue.sync()?;
         let mut canonical = vec![0; bytes];
         queue.stream().download(&staging, 0, &mut canonical)?;

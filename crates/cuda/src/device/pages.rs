@@ -140,7 +140,7 @@ impl PageStore {
         queue.stream().upload(&words, &mut list, 0)?;
         // SAFETY: every address lies in a slot of its own or in the staging buffer, both of which live as long as `self`;
         // the list lives until the wait below.
-        unsafe { queue.unpack_pages((&self.shape, self.layout), &list) };
+        unsafe { queue.unpack_pages(&self.shape, self.layout, &list) };
         queue.sync()?;
         copies.clear();
         slots.clear();

@@ -206,7 +206,7 @@ impl StepState {
         let visible = layers[index].visible_pages(plans, number);
         let mut mark_used = |slots: &mut PageSlots| {
             if !std::mem::replace(is_marked, true) {
-                mark_step(slots, (plans, layers), known, batch);
+                mark_step(slots, plans, layers, known, batch);
             }
         };
         found.clear();
@@ -301,7 +301,7 @@ impl StepState {
         match self.stores.iter().position(|store| store.pages.layout() == layout) {
             Some(known) => Ok(known),
             None => {
-                let scratch = AttentionScratch::new(context, (shape, layout), self.plan_limits)?;
+                let scratch = AttentionScratch::new(context, shape, layout, self.plan_limits)?;
                 let pages = PageStore::new(context, shape, layout, self.limits)?;
                 self.stores.push(Store { pages, scratch });
                 Ok(self.stores.len() - 1)
@@ -322,7 +322,7 @@ impl StepState {
             Some(index) => index,
             None => {
                 let (scratch, limits) = (&self.stores[self.store].scratch, self.plan_limits);
-                let plan = AttentionPlan::new(queue.context(), (shape, layout), window, scratch, limits)?;
+                let plan = AttentionPlan::new(queue.context(), shape, layout, window, scratch, limits)?;
                 self.plans.push(Plan { window, layout, plan, sequences: Vec::new() });
                 self.plans.len() - 1
             }
@@ -355,7 +355,8 @@ impl LayerOfStep {
 /// Marks the slots that are known for the sequences of a step, and those of its other pages that have a copy.
 fn mark_step(
     slots: &mut PageSlots,
-    (plans, layers): (&[Plan], &[LayerOfStep]),
+    plans: &[Plan],
+    layers: &[LayerOfStep],
     known: &[KnownSequence],
     batch: &[SequenceInput<'_>],
 ) {

@@ -49,7 +49,7 @@ impl Queue {
     /// # Safety
     /// Both addresses of every copy must be those of [`KvLayout::page_bytes`] bytes in device memory that stay allocated until
     /// this has run; no two canonical places may overlap.
-    pub unsafe fn pack_pages(&mut self, (shape, layout): (&AttentionShape, KvLayout), copies: &DeviceBuffer<u64>) {
+    pub unsafe fn pack_pages(&mut self, shape: &AttentionShape, layout: KvLayout, copies: &DeviceBuffer<u64>) {
         let kernel = match layout {
             KvLayout::Q8 => "pack_pages_q8",
             KvLayout::F16 => "pack_pages_f16",
@@ -62,7 +62,7 @@ impl Queue {
     ///
     /// # Safety
     /// As for [`Queue::pack_pages`], with device pages that do not overlap.
-    pub unsafe fn unpack_pages(&mut self, (shape, layout): (&AttentionShape, KvLayout), copies: &DeviceBuffer<u64>) {
+    pub unsafe fn unpack_pages(&mut self, shape: &AttentionShape, layout: KvLayout, copies: &DeviceBuffer<u64>) {
         let kernel = match layout {
             KvLayout::Q8 => "unpack_pages_q8",
             KvLayout::F16 => "unpack_pages_f16",
