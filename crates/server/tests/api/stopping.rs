@@ -64,15 +64,21 @@ fn a_stop_lets_answers_under_way_end_and_takes_no_new_ones() {
     world.ended().unwrap();
 }
 
+/// The stream of a request that runs, and a request that waits for its place: of a server with one.
+fn one_runs_and_one_waits(world: &World) -> (Pending, TcpStream) {
+    let mut stream = world.begin("POST", "/completion", &long(true, 2000));
+    stream.chunk();
+    let waiting = world.send("POST", "/completion", &long(false, 2000));
+    wait_until("one waits", || world.metric("llamacpp:requests_deferred") == 1.0);
+    (stream, waiting)
+}
+
 #[test]
 fn what_is_not_done_in_time_is_ended_and_its_clients_are_told() {
     let mut setup = roomy(Duration::ZERO);
     setup.slots = 1;
     let mut world = World::start(setup);
-    let mut stream = world.begin("POST", "/completion", &long(true, 2000));
-    stream.chunk();
-    let waiting = world.send("POST", "/completion", &long(false, 2000));
-    wait_until("one waits", || world.metric("llamacpp:requests_deferred") == 1.0);
+    let (stream, waiting) = one_runs_and_one_waits(&world);
     world.ask_to_stop();
     let rest = stream.finish().body;
     let last = rest.trim_end().rsplit("data: ").next().unwrap();
@@ -126,10 +132,7 @@ fn a_device_that_fails_ends_the_server_and_every_client_hears_its_name() {
     setup.faults = Arc::new(move |_| fails.load(Ordering::SeqCst).then(Fault::lost));
     setup.slots = 1;
     let mut world = World::start(setup);
-    let mut stream = world.begin("POST", "/completion", &long(true, 2000));
-    stream.chunk();
-    let waiting = world.send("POST", "/completion", &long(false, 2000));
-    wait_until("one waits", || world.metric("llamacpp:requests_deferred") == 1.0);
+    let (stream, waiting) = one_runs_and_one_waits(&world);
     lost.store(true, Ordering::SeqCst);
     let name = "the faulty device failed: it was taken away";
     let rest = stream.finish().body;
