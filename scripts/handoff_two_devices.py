@@ -78,7 +78,7 @@ def main():
             measure(client, lengths, keep)
             first = prompt(lengths[0], 7, vocabulary)
             remote = client.complete(first, 4, n_probs=PROBABILITIES)
-        with world.serve(muser, [*flags, "--audit", "1", "--audit-tokens", "128"]) as near:
+        with world.serve(muser, [*flags, "--audit", "1", "--audit-tokens", "128", "--kv-memory", "4096"]) as near:
             client = world.Client(near)
             for length in lengths:
                 audits.append({"prompt_tokens": length, **ask(client, prompt(length, 8, vocabulary))})
