@@ -6,14 +6,57 @@ use super::repository::Text;
 const CONFINED: &[(&[&str], &[&str], &str)] = &[
     (
         &["env::var", "env::vars", "env::var_os"],
-        &["crates/cli/", "crates/lab/"],
+        &["crates/cli/"],
         "settings are read once and passed down by value",
     ),
     (
         &["Instant::now"],
-        &["crates/cli/", "crates/cluster/", "crates/host/", "crates/server/", "crates/lab/", "/examples/", "/benches/"],
+        &["crates/cli/", "crates/cluster/", "crates/host/", "crates/server/", "/examples/", "/benches/"],
         "everything below takes the time as an argument, or needs none",
     ),
+    (
+        &["SystemTime::now"],
+        &["crates/cli/", "crates/server/src/app.rs", "/tests/", "/examples/"],
+        "the time of day is an argument, so that tests can choose it",
+    ),
+    (&["signal_hook", "tokio::signal"], &["crates/cli/"], "one place decides what ends a process"),
+    (
+        &["println!", "print!", "eprintln!", "eprint!", "stdout()", "stderr()", "stdin()"],
+        &["crates/cli/", "/tests/", "/examples/"],
+        "the command line alone speaks to people and pipes",
+    ),
+    (
+        &["std::fs", "tokio::fs"],
+        &[
+            "crates/cli/",
+            "crates/cluster/",
+            "crates/hub/",
+            "crates/weights/",
+            "crates/cuda/src/kernels.rs",
+            "/tests/",
+            "/examples/",
+        ],
+        "computing, scheduling, protocols and routes are tested without a disk",
+    ),
+    (
+        &["std::thread"],
+        &[
+            "crates/cli/",
+            "crates/cluster/",
+            "crates/conformance/",
+            "crates/cuda/",
+            "crates/host/",
+            "crates/hub/",
+            "crates/kernels/",
+            "crates/kv/src/page.rs",
+            "crates/server/",
+            "crates/sim/src/runner.rs",
+            "/tests/",
+            "/examples/",
+        ],
+        "everything else is driven by its caller",
+    ),
+    (&["ureq"], &["crates/hub/"], "one client asks other machines for files"),
     (
         &["unsafe"],
         &[
@@ -26,11 +69,15 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
         "proofs by hand are kept where reviewers look for them",
     ),
     (
-        &["std::net", "TcpStream", "TcpListener", "UdpSocket", "UnixStream", "UnixListener"],
+        &["std::net", "tokio::net", "TcpStream", "TcpListener", "UdpSocket", "UnixStream", "UnixListener"],
         &["crates/server/", "crates/cluster/", "crates/hub/tests/support/", "crates/cli/tests/"],
         "rules are tested without a network",
     ),
-    (&["target_arch", "target_feature"], &["crates/kernels/"], "everything else runs on every processor"),
+    (
+        &["target_arch", "target_feature", "std::arch", "core::arch"],
+        &["crates/kernels/"],
+        "everything else runs on every processor",
+    ),
     (&["process::exit"], &["crates/cli/"], "a library returns errors"),
 ];
 
