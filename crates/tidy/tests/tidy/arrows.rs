@@ -114,6 +114,14 @@ fn the_map_of_the_architecture_has_a_paragraph_and_the_arrows_of_each_crate() {
 }
 
 #[test]
+fn the_style_lists_the_crates_in_the_order_of_the_arrows() {
+    const STYLE: &str = include_str!("../../../../STYLE.md");
+    let rule = STYLE.split("\n**13. ").nth(1).and_then(|rest| rest.split("\n**14. ").next()).unwrap();
+    let listed = rule.split('`').skip(1).step_by(2);
+    assert_eq!(listed.collect::<Vec<_>>(), ARROWS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+}
+
+#[test]
 fn the_arrows_have_no_cycle() {
     for (at, (name, targets)) in ARROWS.iter().enumerate() {
         for target in *targets {

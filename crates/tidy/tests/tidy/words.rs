@@ -4,11 +4,7 @@ use super::repository::Text;
 
 /// `(words, homes, reason)`: code may use the words only in files whose path contains one of the homes.
 const CONFINED: &[(&[&str], &[&str], &str)] = &[
-    (
-        &["env::var", "env::vars", "env::var_os"],
-        &["crates/cli/"],
-        "settings are read once and passed down by value",
-    ),
+    (&["env::var", "env::vars", "env::var_os"], &["crates/cli/"], "settings are read once and passed down by value"),
     (
         &["Instant::now"],
         &["crates/cli/", "crates/cluster/", "crates/host/", "crates/server/", "/examples/", "/benches/"],
@@ -239,6 +235,20 @@ fn a_crate_without_unsafe_code_that_does_not_forbid_it_is_reported() {
     ];
     let broken = unsafe_not_forbidden(&files);
     assert!(broken.len() == 1 && broken[0].starts_with("crates/a/src/lib.rs: "), "{broken:?}");
+}
+
+#[test]
+fn the_style_names_each_place_of_unsafe_code() {
+    const STYLE: &str = include_str!("../../../../STYLE.md");
+    let rule = STYLE.split("\n**5. ").nth(1).and_then(|rest| rest.split("\n**6. ").next()).unwrap();
+    let (_, homes, _) = CONFINED.iter().find(|(words, _, _)| *words == ["unsafe"]).unwrap();
+    for home in *homes {
+        let mut parts = home.trim_start_matches("crates/").trim_end_matches('/').rsplit('/');
+        let (last, first) = (parts.next().unwrap(), parts.next_back());
+        let is_named =
+            first.is_none_or(|name| rule.to_lowercase().contains(name)) && rule.to_lowercase().contains(last);
+        assert!(is_named, "{home} is not in rule 5 of STYLE.md");
+    }
 }
 
 #[test]
