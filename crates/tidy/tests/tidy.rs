@@ -8,6 +8,8 @@ mod comments;
 mod documents;
 #[path = "tidy/glossary.rs"]
 mod glossary;
+#[path = "tidy/invariants.rs"]
+mod invariants;
 #[path = "tidy/records.rs"]
 mod records;
 #[path = "tidy/repository.rs"]
@@ -36,6 +38,7 @@ fn the_repository_obeys_the_house_rules() {
         documents::dead_paths(&repository),
         documents::dead_links(&repository),
         glossary::unknown_types(&repository),
+        invariants::without_a_keeper(&repository),
         records::incomplete(&repository),
     ]
     .concat();
