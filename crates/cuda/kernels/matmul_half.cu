@@ -28,6 +28,9 @@ constexpr int WEIGHTS_AT = CHUNK_SLOTS * CHUNK_BYTES;
 extern __shared__ __align__(1024) uint8_t slots[];
 
 #if HOPPER
+// 132 tiles at a time: of every 256 columns 8 tiles of activations of 64 KB and 17 of weights of 31 KB, 1 MB.
+using Order = TileOrder<8>;
+
 struct Barriers {
     uint32_t base;
     __device__ __forceinline__ uint32_t chunk_full(int slot) const { return base + 8 * slot; }
@@ -44,13 +47,14 @@ __device__ __forceinline__ uint32_t hfma2(uint32_t a, uint32_t b, uint32_t c) {
 
 // Copies weights, scales and activations of all parts into the ring of slots.
 __device__ __forceinline__ void copy_operands(const MatmulItems& items, const uint8_t* x_tiles, const float* x_scales,
-                                              const Share& share, int output_tiles, const Barriers& barriers) {
+                                              const Share& share, const Order& order, const Barriers& barriers) {
     const uint32_t base = shared_address(slots);
     int step = 0;
     for (int index = 0; index < share.parts; index++) {
         int tile, from, to;
         share.part(index, tile, from, to);
-        const int output_tile = tile % output_tiles, token_tile = tile / output_tiles;
+        int output_tile, token_tile;
+        order.place(tile, output_tile, token_tile);
         const MatmulItem& item = items.of(output_tile);
         const uint8_t* weights = item.raw + (size_t)(output_tile - (int)item.first_tile) * share.blocks * HALF_TILE_BYTES;
         for (int block = from; block < to; block++, step++) {
@@ -111,7 +115,7 @@ __device__ __forceinline__ bool scales_are_ordinary(const float* dy, int lane) {
 }
 
 // Multiplies the parts of this thread block; called by the WORKERS threads.
-__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, int output_tiles, int tokens,
+__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const Order& order, int tokens,
                                          const HandOver<WORKERS, 64>& hand_over, const Barriers& barriers) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
     const int row = warp * 16 + g;
@@ -121,7 +125,8 @@ __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& 
     for (int index = 0; index < share.parts; index++) {
         int tile, from, to;
         share.part(index, tile, from, to);
-        const int output_tile = tile % output_tiles, first_token = tile / output_tiles * TOKENS;
+        int output_tile, token_tile;
+        order.place(tile, output_tile, token_tile);
         const MatmulItem& item = items.of(output_tile);
         const float unit = item.form() == 0 ? 0x1p+15f : 0x1p+14f;
         if (from > 0) {
@@ -180,7 +185,8 @@ __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& 
             hand_over.give(acc, thread);
             continue;
         }
-        store_share(item, acc, (output_tile - (int)item.first_tile) * HALF_OUTPUTS + row, first_token + 2 * t, tokens);
+        store_share(item, acc, (output_tile - (int)item.first_tile) * HALF_OUTPUTS + row, token_tile * TOKENS + 2 * t,
+                    tokens);
     }
 }
 #endif
@@ -205,14 +211,14 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
     __syncthreads();
     let_next_start();
     wait_for_previous();
-    const int token_tiles = ((int)tokens + TOKENS - 1) / TOKENS;
-    const Share share((int)output_tiles * token_tiles, (int)blocks);
+    const Order order{(int)output_tiles, ((int)tokens + TOKENS - 1) / TOKENS};
+    const Share share(order.tiles(), (int)blocks, Share::most_waves(order.tiles()));
     if (threadIdx.x >= WORKERS) {
         give_registers<24>();
-        if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, (int)output_tiles, barriers);
+        if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, order, barriers);
     } else {
         take_registers<160>();
-        multiply(items, share, (int)output_tiles, (int)tokens, {hand_over, flags, 1}, barriers);
+        multiply(items, share, order, (int)tokens, {hand_over, flags, 1}, barriers);
     }
 #endif
 }

@@ -29,14 +29,18 @@ constexpr int SCALES_AT = STAGES * STAGE_BYTES;
 extern __shared__ __align__(1024) uint8_t slots[];
 
 #if HOPPER
+// 132 tiles at a time: of every 256 columns 16 tiles of activations of 32 KB and 9 of weights of 66 KB, 1 MB.
+using Order = TileOrder<16>;
+
 __device__ __forceinline__ void copy_operands(const MatmulItems& items, const uint8_t* x_tiles, const float* x_scales,
-                                              const Share& share, int output_tiles, const Ring<STAGES>& ring) {
+                                              const Share& share, const Order& order, const Ring<STAGES>& ring) {
     const uint32_t base = shared_address(slots);
     int step = 0;
     for (int index = 0; index < share.parts; index++) {
         int tile, from, to;
         share.part(index, tile, from, to);
-        const int output_tile = tile % output_tiles, token_tile = tile / output_tiles;
+        int output_tile, token_tile;
+        order.place(tile, output_tile, token_tile);
         const MatmulItem& item = items.of(output_tile);
         const uint8_t* weights = item.raw + (size_t)(output_tile - (int)item.first_tile) * share.blocks * PLANE_TILE_BYTES;
         for (int block = from; block < to; block++, step++) {
@@ -53,7 +57,7 @@ __device__ __forceinline__ void copy_operands(const MatmulItems& items, const ui
     }
 }
 
-__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, int output_tiles, int tokens,
+__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const Order& order, int tokens,
                                          const HandOver<WORKERS, 64>& hand_over, const Ring<STAGES>& ring) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, group = warp / 4, g = lane / 4, t = lane % 4;
     const int row = warp * 16 + g;
@@ -64,7 +68,8 @@ __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& 
     for (int index = 0; index < share.parts; index++) {
         int tile, from, to;
         share.part(index, tile, from, to);
-        const int output_tile = tile % output_tiles, first_token = tile / output_tiles * TOKENS;
+        int output_tile, token_tile;
+        order.place(tile, output_tile, token_tile);
         const MatmulItem& item = items.of(output_tile);
         if (from > 0) {
             hand_over.take(acc, thread);
@@ -110,7 +115,8 @@ __device__ __forceinline__ void multiply(const MatmulItems& items, const Share& 
             hand_over.give(acc, thread);
             continue;
         }
-        store_share(item, acc, (output_tile - (int)item.first_tile) * PLANE_OUTPUTS + row, first_token + 2 * t, tokens);
+        store_share(item, acc, (output_tile - (int)item.first_tile) * PLANE_OUTPUTS + row, token_tile * TOKENS + 2 * t,
+                    tokens);
     }
 }
 #endif
@@ -125,14 +131,14 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
     __syncthreads();
     let_next_start();
     wait_for_previous();
-    const int token_tiles = ((int)tokens + TOKENS - 1) / TOKENS;
-    const Share share((int)output_tiles * token_tiles, (int)blocks);
+    const Order order{(int)output_tiles, ((int)tokens + TOKENS - 1) / TOKENS};
+    const Share share(order.tiles(), (int)blocks, Share::most_waves(order.tiles()));
     if (threadIdx.x >= WORKERS) {
         give_registers<24>();
-        if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, (int)output_tiles, ring);
+        if (threadIdx.x == WORKERS) copy_operands(items, x_tiles, x_scales, share, order, ring);
     } else {
         take_registers<240>();
-        multiply(items, share, (int)output_tiles, (int)tokens, {hand_over, flags, 1}, ring);
+        multiply(items, share, order, (int)tokens, {hand_over, flags, 1}, ring);
     }
 #endif
 }

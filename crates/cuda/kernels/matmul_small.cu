@@ -364,7 +364,8 @@ __device__ __forceinline__ void matmul_small(const MatmulItems& items, const uin
     }
     __syncthreads();
     let_next_start();
-    const Share share(tiles, blocks);
+    // The tiles of a thread block lie one after the other: no two read the same weights.
+    const Share share(tiles, blocks, 0);
     if (threadIdx.x >= GROUPS * GROUP) {
         copy_operands<S, STAGES>(items, x_tiles, x_scales, share, ROWS, barriers);
     } else {

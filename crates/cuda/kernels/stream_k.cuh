@@ -1,37 +1,51 @@
-// Ordered stream-K: the blocks of 256 columns of all tiles of a launch, numbered tile by tile, are shared out evenly among
-// the thread blocks, so that no wave of tiles is left half empty.
+// Ordered stream-K: the blocks of 256 columns of the last tiles of a launch, numbered tile by tile, are shared out evenly
+// among the thread blocks, so that no wave of tiles is left half empty.
 //
 // A tile cut between two thread blocks is still summed in ascending order: the earlier one computes the front of the tile
 // and hands its sums over; the later one starts from them. Each thread block computes the front that it hands over first and
 // the rest that it takes over last, so it never waits long. Needs at least as many tiles as thread blocks (a tile is then cut
 // at most once) and all thread blocks of the grid resident or started in order.
+//
+// Before that come `waves` of one whole tile for each thread block, side by side: what runs at a time are neighbours, which
+// read the same weights and activations while these are in the second-level cache.
 #pragma once
 #include "hopper.cuh"
 
 #if HOPPER
 struct Share {
     int blocks;                  // of a tile
+    int waves;                   // whole tiles before the shared ones: blockIdx.x, blockIdx.x + gridDim.x, ...
     int cut_tile, cut_from;      // the tile taken over from block cut_from on, where that is not 0
     int whole_from, whole;       // whole tiles
     int front_tile, front_to;    // the tile whose blocks before front_to are handed over, where that is not 0
     int parts;
 
-    __device__ __forceinline__ Share(int tiles, int blocks_of_a_tile) : blocks(blocks_of_a_tile) {
-        const long long all = (long long)tiles * blocks;
+    __device__ __forceinline__ Share(int tiles, int blocks_of_a_tile, int waves_of_tiles)
+        : blocks(blocks_of_a_tile), waves(waves_of_tiles) {
+        const int first = waves * (int)gridDim.x;
+        const long long all = (long long)(tiles - first) * blocks;
         const int begin = (int)(all * blockIdx.x / gridDim.x), end = (int)(all * (blockIdx.x + 1) / gridDim.x);
-        cut_tile = begin / blocks;
+        cut_tile = first + begin / blocks;
         cut_from = begin % blocks;
-        front_tile = end / blocks;
+        front_tile = first + end / blocks;
         front_to = end % blocks;
         whole_from = cut_tile + (cut_from ? 1 : 0);
         whole = front_tile - whole_from;
-        parts = (front_to ? 1 : 0) + whole + (cut_from ? 1 : 0);
+        parts = waves + (front_to ? 1 : 0) + whole + (cut_from ? 1 : 0);
     }
+
+    // Waves that leave at least one tile for each thread block, and fewer than two.
+    __device__ __forceinline__ static int most_waves(int tiles) { return max(tiles / (int)gridDim.x - 1, 0); }
 
     // Part `index` of `parts`: blocks from ... to of a tile.
     __device__ __forceinline__ void part(int index, int& tile, int& from, int& to) const {
         from = 0;
         to = blocks;
+        if (index < waves) {
+            tile = index * (int)gridDim.x + (int)blockIdx.x;
+            return;
+        }
+        index -= waves;
         if (front_to) {
             if (index == 0) {
                 tile = front_tile;
@@ -46,6 +60,21 @@ struct Share {
             tile = cut_tile;
             from = cut_from;
         }
+    }
+};
+
+// Tiles of outputs by tokens, numbered so that neighbours share operands: bands of up to BAND tiles of tokens, and of each
+// band the tiles of one tile of outputs after the other.
+template <int BAND>
+struct TileOrder {
+    int output_tiles, token_tiles;
+
+    __device__ __forceinline__ int tiles() const { return output_tiles * token_tiles; }
+    __device__ __forceinline__ void place(int tile, int& output_tile, int& token_tile) const {
+        const int first = tile / (BAND * output_tiles) * BAND, width = min(BAND, token_tiles - first);
+        const int of_band = tile - first * output_tiles;
+        output_tile = of_band / width;
+        token_tile = first + of_band % width;
     }
 };
 

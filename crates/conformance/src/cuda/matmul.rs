@@ -127,13 +127,16 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     shared_tiles(world)
 }
 
-/// Rows, columns and outputs: for many rows, and for each width of the kernels for few.
-const SHARED: [(usize, usize, usize); 9] = [
+/// Rows, columns and outputs: for many rows, with and without waves of whole tiles before the shared ones and in one band of
+/// tokens or several, and for each width of the kernels for few.
+const SHARED: [(usize, usize, usize); 11] = [
     (1, 6656, 12_000),
     (1, 19_968, 3001),
     (512, 1536, 8000),
     (130, 6656, 14_000),
     (1030, 512, 3333),
+    (512, 768, 14_000),
+    (2100, 512, 4000),
     (2, 1536, 40_000),
     (8, 512, 8704),
     (13, 1536, 39_936),
