@@ -45,14 +45,39 @@ struct HeadVectorOf {
     }
 };
 
+// What a head vector is placed by, for the lane's elements: written by copies alone, and so read before the kernel waits.
+template <int CHUNKS>
+struct PlacedBy {
+    float weight[CHUNKS], cosine[CHUNKS], sine[CHUNKS];
+
+    __device__ __forceinline__ PlacedBy(const Placement& p, const HeadVectorOf& of) {
+        const HeadPart& part = p.part[of.part];
+        const int lane = threadIdx.x % 32;
+        if (part.norm_weight != nullptr) {
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) weight[j] = part.norm_weight[lane + 32 * j];
+        }
+        if (part.rotates) {
+            const float* row = p.angles + uint64_t(p.positions[of.row]) * 2 * p.pairs;
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+                const uint32_t d = lane + 32 * j, pair = p.neox == 0 ? d / 2 : d < p.pairs ? d : d - p.pairs;
+                cosine[j] = d < 2 * p.pairs ? row[pair] : 1.0f;
+                sine[j] = d < 2 * p.pairs ? row[p.pairs + pair] : 0.0f;
+            }
+        }
+    }
+};
+
 // Loads a head vector and places it in the order of the layer graph: norm, rotation, transform. Returns where it came from.
 template <int HEAD_DIM>
-__device__ __forceinline__ float* load_placed(HeadVector<HEAD_DIM / 32>& v, const Placement& p, const HeadVectorOf& of) {
+__device__ __forceinline__ float* load_placed(HeadVector<HEAD_DIM / 32>& v, const Placement& p, const HeadVectorOf& of,
+                                              const PlacedBy<HEAD_DIM / 32>& by) {
     const HeadPart& part = p.part[of.part];
     float* x = part.x + (uint64_t(of.row) * part.heads + of.head) * HEAD_DIM;
     v.load(x);
-    if (part.norm_weight != nullptr) v.norm(part.norm_weight, part.eps);
-    if (part.rotates) v.rotate(p.angles + uint64_t(p.positions[of.row]) * 2 * p.pairs, p.pairs, p.neox != 0);
+    if (part.norm_weight != nullptr) v.norm(by.weight, part.eps);
+    if (part.rotates) v.rotate(by.cosine, by.sine, p.pairs, p.neox != 0);
     if (part.hadamard_factor != 0.0f) v.hadamard(part.hadamard_factor);
     return x;
 }
@@ -60,11 +85,12 @@ __device__ __forceinline__ float* load_placed(HeadVector<HEAD_DIM / 32>& v, cons
 // Places every head vector in place. Grid: a warp per row and head.
 template <int HEAD_DIM>
 __device__ __forceinline__ void place_heads(const Placement& p) {
-    begin_dependent();
     const HeadVectorOf of(p);
     if (of.row >= p.rows) return;
+    const PlacedBy<HEAD_DIM / 32> by(p, of);
+    begin_dependent();
     HeadVector<HEAD_DIM / 32> v;
-    float* x = load_placed<HEAD_DIM>(v, p, of);
+    float* x = load_placed<HEAD_DIM>(v, p, of, by);
     v.store(x);
 }
 
@@ -146,9 +172,10 @@ __device__ __forceinline__ void store_heads(const Storing& p) {
         const uint64_t vectors = uint64_t(of.row) * p.placement.part[1].heads + of.head;
         to.row_bytes = p.row_bytes + vectors * (head_bytes<Q8>(HEAD_DIM) / PAGE_ROWS);
     }
+    const PlacedBy<HEAD_DIM / 32> by(p.placement, of);
     begin_dependent();
     HeadVector<HEAD_DIM / 32> v;
-    float* x = load_placed<HEAD_DIM>(v, p.placement, of);
+    float* x = load_placed<HEAD_DIM>(v, p.placement, of, by);
     if (of.part == 0) {
         v.store(x);
         return;

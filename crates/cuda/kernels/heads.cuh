@@ -24,7 +24,7 @@ struct HeadVector {
 
     // Rule 5 over one head (n = head_dim <= 256, so that each of the 256 lanes has at most one square). Lanes without an
     // element are +0, and a sum of squares is never -0, so leaving them out of the tree changes no bit.
-    __device__ __forceinline__ void norm(const float* weight, float eps) {
+    __device__ __forceinline__ void norm(const float (&weight)[CHUNKS], float eps) {
         float a[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) a[j] = j < CHUNKS ? x[j] * x[j] : 0.0f;
@@ -38,11 +38,12 @@ struct HeadVector {
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
         float r = inverse_rms_of_sum(sum, DIM, eps);
 #pragma unroll
-        for (int j = 0; j < CHUNKS; j++) x[j] = x[j] * r * weight[lane() + 32 * j];
+        for (int j = 0; j < CHUNKS; j++) x[j] = x[j] * r * weight[j];
     }
 
-    // Rule 7 on the first 2 * pairs dimensions. row: cosines [pairs], then sines [pairs].
-    __device__ __forceinline__ void rotate(const float* row, uint32_t pairs, bool neox) {
+    // Rule 7 on the first 2 * pairs dimensions, by each one's cosine and sine.
+    __device__ __forceinline__ void rotate(const float (&cosine)[CHUNKS], const float (&sine)[CHUNKS], uint32_t pairs,
+                                           bool neox) {
         float partner[CHUNKS];
         if (!neox) {
 #pragma unroll
@@ -63,11 +64,10 @@ struct HeadVector {
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             uint32_t d = lane() + 32 * j;
-            uint32_t pair = neox ? d % pairs : d / 2;
             bool first = neox ? d < pairs : d % 2 == 0;
             if (d >= 2 * pairs) continue;
-            float c = row[pair], s = row[pairs + pair], other = partner[j] * s;
-            x[j] = __fmaf_rn(x[j], c, first ? -other : other);
+            float other = partner[j] * sine[j];
+            x[j] = __fmaf_rn(x[j], cosine[j], first ? -other : other);
         }
     }
 
