@@ -152,6 +152,37 @@ impl Activations {
         Ok((host_codes, host_scales))
     }
 
+    /// Codes and scales of the last quantisation out of [`Forms::HALF_TILES`] or [`Forms::BYTE_TILES`], as
+    /// [`Activations::download`] gives those with a scale per 256. For checks.
+    ///
+    /// # Errors
+    /// [`DriverError`] of this or of earlier work.
+    pub fn download_tiles(&self, queue: &mut Queue, form: Forms) -> Result<(Vec<i8>, Vec<f32>), DriverError> {
+        queue.sync()?;
+        let (rows, blocks, is_half) = (self.rows, self.blocks(), form == Forms::HALF_TILES);
+        let tile = rows.next_multiple_of(TILE_ROWS) * blocks;
+        // A chunk of 128 rows has 128 bytes of each.
+        let (tiles, chunk_cols) = if is_half { (&self.half_tiles, 64) } else { (&self.byte_tiles, 128) };
+        let mut bytes = vec![0; tile * 256 * (128 / chunk_cols)];
+        let mut tile_scales = vec![0.0; tile];
+        queue.stream().download(tiles, 0, &mut bytes)?;
+        queue.stream().download(&self.tile_scales, 0, &mut tile_scales)?;
+        let chunks = 256 / chunk_cols;
+        let code = |row: usize, col: usize| {
+            let block = row / TILE_ROWS * blocks + col / 256;
+            let line = ((block * chunks + col % 256 / chunk_cols) * TILE_ROWS + row % TILE_ROWS) * 128;
+            let byte = col % chunk_cols * (128 / chunk_cols);
+            let at = line + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
+            if is_half { small_half(u16::from_le_bytes([bytes[at], bytes[at + 1]])) } else { bytes[at].cast_signed() }
+        };
+        let codes = (0..rows).flat_map(|row| (0..blocks * 256).map(move |col| (row, col)));
+        let scales = (0..rows).flat_map(|row| (0..blocks).map(move |block| (row, block)));
+        let scale = |(row, block): (usize, usize)| {
+            tile_scales[(row / TILE_ROWS * blocks + block) * TILE_ROWS + row % TILE_ROWS]
+        };
+        Ok((codes.map(|(row, col)| code(row, col)).collect(), scales.map(scale).collect()))
+    }
+
     /// The f32 values of the last quantisation, `[rows, cols]`. For checks.
     ///
     /// # Errors
@@ -220,6 +251,15 @@ impl Activations {
             wanted(Forms::SCALED_TILES, self.scaled_tiles.address()),
         ]
     }
+}
+
+/// The integer that is the f16 of `bits`; -128, which no code is, if it is not one of -127 to 127 (or is minus zero).
+fn small_half(bits: u16) -> i8 {
+    // Adding it rounds to an integer, which then is the difference of the bits.
+    const TO_INTEGER: f32 = 12_582_912.0;
+    let value = half::f16::from_bits(bits).to_f32();
+    let integer = (value + TO_INTEGER).to_bits().wrapping_sub(TO_INTEGER.to_bits()).cast_signed();
+    i8::try_from(integer).ok().filter(|code| bits != 0x8000 && f32::from(*code) == value).unwrap_or(i8::MIN)
 }
 
 /// Elements of each buffer.

@@ -17,9 +17,13 @@ use muser_kernels::samples::activation_row;
 
 const PLACE: u32 = 7;
 
-/// Rows and columns: all widths of the home model and of small ones, and awkward ones.
-const SHAPES: [(usize, usize); 10] =
-    [(1, 6656), (3, 576), (37, 512), (130, 1536), (5, 19968), (2, 4096), (9, 32), (1, 100_000), (4, 8192), (7, 1023)];
+/// Rows and columns: all widths of the home model and of small ones, and awkward ones; then many rows of each width whose
+/// norm has a kernel of its own.
+#[rustfmt::skip]
+const SHAPES: [(usize, usize); 15] = [
+    (1, 6656), (3, 576), (37, 512), (130, 1536), (5, 19968), (2, 4096), (9, 32), (1, 100_000), (4, 8192), (7, 1023),
+    (35, 2048), (130, 3072), (33, 4096), (129, 5120), (200, 6656),
+];
 
 /// One case: a shape, the CPU, and random operands.
 pub(super) struct Case {
@@ -86,8 +90,19 @@ fn compare(
     let cols = expected.cols();
     let padded = cols.next_multiple_of(256);
     let fine = || status.iter().enumerate().filter(|(_, status)| **status == FINE).map(|(row, _)| row);
-    for (format, group) in [(ActivationFormat::Int8x256, 256), (ActivationFormat::Int8x32, 32)] {
-        let (codes, scales) = got.download(&mut world.queue, format)?;
+    let (by_256, by_32) = ((ActivationFormat::Int8x256, 256), (ActivationFormat::Int8x32, 32));
+    let layouts = [
+        (Forms::CODES_256, by_256),
+        (Forms::HALF_TILES, by_256),
+        (Forms::BYTE_TILES, by_256),
+        (Forms::CODES_32, by_32),
+    ];
+    for (form, (format, group)) in layouts.into_iter().filter(|(form, _)| got.forms().contains(*form)) {
+        let (codes, scales) = match form {
+            Forms::HALF_TILES | Forms::BYTE_TILES => got.download_tiles(&mut world.queue, form)?,
+            _ => got.download(&mut world.queue, format)?,
+        };
+        let what = format!("{what} {form:?}");
         let want_codes: Vec<i8> = fine().flat_map(|row| expected.row(row).codes(format).collect::<Vec<_>>()).collect();
         let got_codes: Vec<i8> = fine().flat_map(|row| &codes[row * padded..][..cols]).copied().collect();
         world.compare(&format_args!("{what} {format:?} codes"), cols, &want_codes, &got_codes);
@@ -96,6 +111,9 @@ fn compare(
         let got_scales: Vec<f32> =
             fine().flat_map(|row| &scales[row * (padded / group)..][..groups]).copied().collect();
         world.compare(&format_args!("{what} {format:?} scales"), groups, &want_scales, &got_scales);
+    }
+    if !got.forms().contains(Forms::FLOATS) {
+        return Ok(());
     }
     let want: Vec<f32> = fine().flat_map(|row| expected.row(row).floats()).copied().collect();
     let floats = got.download_floats(&mut world.queue)?;
@@ -109,7 +127,7 @@ fn compare(
 fn check(
     world: &mut World,
     what: &str,
-    (expected, status): (CpuActivations, Vec<u32>),
+    (expected, status): (&CpuActivations, &[u32]),
     row_of: impl Fn(usize) -> usize,
     mut enqueue: impl FnMut(&mut World, &mut Activations, &mut DeviceBuffer<u32>) -> Result<(), CudaError>,
 ) -> Result<(), CudaError> {
@@ -121,9 +139,9 @@ fn check(
         let mut device_status = world.room::<u32>(rows)?;
         enqueue(world, &mut got, &mut device_status)?;
         let what = format!("{what} {rows} x {cols} run {repeat}");
-        compare(world, &what, &mut got, (&expected, &row_status))?;
+        compare(world, &what, &mut got, (expected, &row_status))?;
         let found = world.download(&device_status, rows)?;
-        world.compare(&format_args!("{what} status"), 1, &status, &found);
+        world.compare(&format_args!("{what} status"), 1, status, &found);
     }
     Ok(())
 }
@@ -142,12 +160,12 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
 fn plain(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let x = case.rows();
-    let expected = case.expected(|_, row, out| out.copy_from_slice(&x[row * cols..][..cols]));
+    let (expected, status) = case.expected(|_, row, out| out.copy_from_slice(&x[row * cols..][..cols]));
     let device = world.upload(&x)?;
     check(
         world,
         "quantise",
-        expected,
+        (&expected, &status),
         |row| row,
         |world, out, status| {
             world.queue.quantise(out, &device, (rows, cols), Forms::ALL, &mut Failures { status, place: PLACE });
@@ -156,7 +174,8 @@ fn plain(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     )
 }
 
-/// With and without a residual sum, with and without a norm of its addend, with rows picked.
+/// With and without a residual sum, with and without a norm of its addend, with rows picked; into every layout, and into those
+/// of many rows alone.
 fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let (weight, post_weight, eps, post_eps) = (case.weight(), case.weight(), 1e-5, 1e-8);
@@ -189,14 +208,17 @@ fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
         let residual = (variant == 1 || variant == 2).then_some(Residual { addend: &device_addend, post_norm });
         let norm = DeviceNorm { weight: &device_weight, eps };
         let indices = (variant == 3).then_some(&device_picked);
-        let spec = NormRows { rows, cols, indices, residual, norm, forms: Forms::ALL };
-        check(world, &format!("norm {variant}"), (expected, status), source, |world, out, status| {
-            let mut device_hidden = world.upload(&start)?;
-            world.queue.norm_quantise(out, &mut device_hidden, &spec, &mut Failures { status, place: PLACE });
-            let got = world.download(&device_hidden, rows * cols)?;
-            world.compare(&format_args!("norm {variant} residual stream"), cols, &hidden, &got);
-            Ok(())
-        })?;
+        for forms in [Forms::ALL, Forms::HALF_TILES | Forms::BYTE_TILES] {
+            let spec = NormRows { rows, cols, indices, residual, norm, forms };
+            check(world, &format!("norm {variant}"), (&expected, &status), source, |world, out, device_status| {
+                let mut device_hidden = world.upload(&start)?;
+                let mut failures = Failures { status: device_status, place: PLACE };
+                world.queue.norm_quantise(out, &mut device_hidden, &spec, &mut failures);
+                let got = world.download(&device_hidden, rows * cols)?;
+                world.compare(&format_args!("norm {variant} residual stream"), cols, &hidden, &got);
+                Ok(())
+            })?;
+        }
     }
     Ok(())
 }
@@ -204,7 +226,7 @@ fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
 fn silu(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let (gate, up) = (case.rows(), case.rows());
-    let expected = case.expected(|kernels, row, out| {
+    let (expected, status) = case.expected(|kernels, row, out| {
         out.copy_from_slice(&gate[row * cols..][..cols]);
         (kernels.silu_mul)(out, &up[row * cols..][..cols]);
     });
@@ -212,7 +234,7 @@ fn silu(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     check(
         world,
         "silu",
-        expected,
+        (&expected, &status),
         |row| row,
         |world, out, status| {
             let mut failures = Failures { status, place: PLACE };
@@ -229,7 +251,7 @@ fn gate(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     for (variant, spread_head_dim) in std::iter::once(None).chain(dims.map(Some)).enumerate() {
         let (mixed, gate) = (case.rows(), case.rows());
         let gated = variant % 3 != 1;
-        let expected = case.expected(|kernels, row, out| {
+        let (expected, status) = case.expected(|kernels, row, out| {
             out.copy_from_slice(&mixed[row * cols..][..cols]);
             if let Some(dim) = spread_head_dim {
                 out.chunks_exact_mut(dim).for_each(|head| hadamard(head, 1.0));
@@ -244,7 +266,7 @@ fn gate(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
         check(
             world,
             &format!("gate {spread_head_dim:?}"),
-            expected,
+            (&expected, &status),
             |row| row,
             |world, out, status| {
                 world.queue.gate_quantise(out, &spec, &mut Failures { status, place: PLACE });
