@@ -14,11 +14,9 @@ constexpr int NORM_LANES = 256;
 
 extern __shared__ __align__(16) float row_values[];
 
-// Rule 5, step 2: the sum of 256 lanes by halves, the same on every thread. `lanes` is shared memory.
-__device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
+// Rule 5, step 2: the sum of the 256 lanes in shared memory by halves, the same on every thread.
+__device__ __forceinline__ float sum_of_lanes(const float* lanes) {
     const int lane = threadIdx.x % 32;
-    if (threadIdx.x < NORM_LANES) lanes[threadIdx.x] = mine;
-    __syncthreads();
     float a[8];
 #pragma unroll
     for (int j = 0; j < 8; j++) a[j] = lanes[lane + 32 * j];
@@ -27,6 +25,14 @@ __device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
                           __fadd_rn(__fadd_rn(a[1], a[5]), __fadd_rn(a[3], a[7])));
 #pragma unroll
     for (int step = 16; step; step >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, step));
+    return sum;
+}
+
+// The same of a lane each of the first 256 threads. `lanes` is shared memory.
+__device__ __forceinline__ float sum_by_halves(float mine, float* lanes) {
+    if (threadIdx.x < NORM_LANES) lanes[threadIdx.x] = mine;
+    __syncthreads();
+    const float sum = sum_of_lanes(lanes);
     __syncthreads();
     return sum;
 }
@@ -122,9 +128,144 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4)
 #pragma unroll 1
     for (int block = thread / 32; block < blocks; block += NORM_THREADS / 32) {
         float x[8];
-        eight_values(x, block, cols, lane, [&](int k) { return bad ? 0.0f : row_values[k]; });
-        store_group(out, x, row, block, blocks, cols, lane);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int quad = block * 64 + lane * 2 + half;
+            const float4 four = !bad && quad < quads ? h[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            x[4 * half] = four.x, x[4 * half + 1] = four.y, x[4 * half + 2] = four.z, x[4 * half + 3] = four.w;
+        }
+        store_group(out, x, Largest(x), row, block, blocks, cols, lane);
     }
+}
+
+// Threads that hold a row in registers, two neighbouring columns of every 256 each: two of the 256 lanes of rule 5.
+constexpr int HELD_THREADS = 128;
+
+// Rule 5, step 2: the sum of the 256 lanes, of which each thread has two; the same on every thread. `lanes` is shared memory
+// that nobody else uses.
+__device__ __forceinline__ float sum_of_pairs(float2 mine, float* lanes) {
+    ((float2*)lanes)[threadIdx.x] = mine;
+    __syncthreads();
+    return sum_of_lanes(lanes);
+}
+
+// Rule 5, step 1: this thread's two lanes of the sum of squares, ascending.
+template <int BLOCKS>
+__device__ __forceinline__ float2 squares_of_pairs(const float2 (&x)[BLOCKS]) {
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        sum.x = __fmaf_rn(x[b].x, x[b].x, sum.x);
+        sum.y = __fmaf_rn(x[b].y, x[b].y, sum.y);
+    }
+    return sum;
+}
+
+// Rule 5, step 3, of two columns.
+__device__ __forceinline__ float2 scaled_pair(float2 x, float r, float2 weight) {
+    return make_float2(__fmul_rn(__fmul_rn(x.x, r), weight.x), __fmul_rn(__fmul_rn(x.y, r), weight.y));
+}
+
+// The same for many rows of exactly 256 * BLOCKS values, in tiles: the row stays in registers, and both operands are on their
+// way before the first of them is needed. 128 threads a row and four or more rows a processor keep 200 KB in flight.
+template <int BLOCKS>
+__device__ __forceinline__ void quantise_norm_held(const ActivationForms& out, const NormOperands& in) {
+    __shared__ __align__(16) float lanes[2][NORM_LANES];
+    __shared__ uint32_t largest[HELD_THREADS / 32][32];
+    static_assert(BLOCKS <= 32, "a lane for each block");
+    const int row = blockIdx.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    let_next_start();
+    wait_for_previous();
+    const int source = in.indices ? (int)in.indices[row] : row;
+    // Block b is at [128 b].
+    float2* hidden = (float2*)in.hidden + (size_t)source * (128 * BLOCKS) + thread;
+    const float2* weight = (const float2*)in.weight + thread;
+    float2 x[BLOCKS];
+    if (in.addend) {
+        const float2* addend = (const float2*)in.addend + (size_t)source * (128 * BLOCKS) + thread;
+        float2 old[BLOCKS];
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) x[b] = __ldcs(addend + 128 * b);
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) old[b] = hidden[128 * b];
+        if (in.post_weight) {
+            const float2* post_weight = (const float2*)in.post_weight + thread;
+            const float r = inverse_rms_of_sum(sum_of_pairs(squares_of_pairs(x), lanes[0]), 256 * BLOCKS, in.post_eps());
+#pragma unroll
+            for (int b = 0; b < BLOCKS; b++) x[b] = scaled_pair(x[b], r, __ldg(post_weight + 128 * b));
+        }
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            x[b] = make_float2(__fadd_rn(old[b].x, x[b].x), __fadd_rn(old[b].y, x[b].y));
+            hidden[128 * b] = x[b];
+        }
+    } else {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) x[b] = hidden[128 * b];
+    }
+    const float r = inverse_rms_of_sum(sum_of_pairs(squares_of_pairs(x), lanes[1]), 256 * BLOCKS, in.eps());
+    // Lane b gets the largest magnitude of block b.
+    uint32_t mine = 0;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        x[b] = scaled_pair(x[b], r, __ldg(weight + 128 * b));
+        const uint32_t of_warp = __reduce_max_sync(ALL_LANES, max(magnitude(x[b].x), magnitude(x[b].y)));
+        if (lane == b) mine = of_warp;
+    }
+    largest[warp][lane] = mine;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < HELD_THREADS / 32; i++) mine = max(mine, largest[i][lane]);
+    const bool bad = __any_sync(ALL_LANES, mine >= INFINITE);
+    if (bad) {
+        mine = 0;
+        if (thread == 0) atomicMin(&in.status[source], (uint32_t)in.place);
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) x[b] = make_float2(0.0f, 0.0f);
+    }
+    const float inverse = inverse_of(__uint_as_float(mine));
+    const size_t tile_group = (size_t)(row / TILE_ROWS) * BLOCKS;
+    const int r_of_tile = row % TILE_ROWS;
+    if (warp == 0 && lane < BLOCKS) {
+        out.tile_scales[(tile_group + lane) * TILE_ROWS + r_of_tile] = scale_of(__uint_as_float(mine));
+    }
+    // 64 columns of f16 are a line of a chunk, and so are 128 columns of bytes.
+    uint8_t* half_line = out.half_tiles + (tile_group * 4 + warp) * 16384 + r_of_tile * 128 +
+                         (lane / 4 ^ (r_of_tile & 7)) * 16 + lane % 4 * 4;
+    uint8_t* byte_line = out.byte_tiles + (tile_group * 2 + warp / 2) * 16384 + r_of_tile * 128 +
+                         (thread % 64 / 8 ^ (r_of_tile & 7)) * 16 + thread % 8 * 2;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        const float of_block = __shfl_sync(ALL_LANES, inverse, b);
+        const float first = __fadd_rn(__fmul_rn(x[b].x, of_block), ROUND_TO_INTEGER);
+        const float second = __fadd_rn(__fmul_rn(x[b].y, of_block), ROUND_TO_INTEGER);
+        if (out.half_tiles) *(uint32_t*)(half_line + b * 65536) = EightCodes::pair_of_halves(first, second);
+        if (out.byte_tiles) {
+            *(uint16_t*)(byte_line + b * 32768) =
+                (uint16_t)__byte_perm(__float_as_uint(first), __float_as_uint(second), 0x0040);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(HELD_THREADS, 4)
+    quantise_norm_2048(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    quantise_norm_held<8>(out, in);
+}
+extern "C" __global__ void __launch_bounds__(HELD_THREADS, 4)
+    quantise_norm_3072(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    quantise_norm_held<12>(out, in);
+}
+extern "C" __global__ void __launch_bounds__(HELD_THREADS, 4)
+    quantise_norm_4096(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    quantise_norm_held<16>(out, in);
+}
+extern "C" __global__ void __launch_bounds__(HELD_THREADS, 4)
+    quantise_norm_5120(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    quantise_norm_held<20>(out, in);
+}
+extern "C" __global__ void __launch_bounds__(HELD_THREADS, 4)
+    quantise_norm_6656(const __grid_constant__ ActivationForms out, const __grid_constant__ NormOperands in) {
+    quantise_norm_held<26>(out, in);
 }
 
 // The same for rows that do not fit shared memory or are no multiple of 4 long, read again where they are needed.
@@ -160,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
     for (int block = threadIdx.x / 32; block < blocks; block += QUANTISE_THREADS / 32) {
         float x[8];
         eight_values(x, block, cols, lane, [&](int k) { return bad ? 0.0f : normed(k); });
-        store_group(out, x, row, block, blocks, cols, lane);
+        store_group(out, x, Largest(x), row, block, blocks, cols, lane);
     }
 }
 
@@ -231,11 +372,14 @@ extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
     if (!group.exists) return;
     const int lane = group.lane;
     const size_t first = (size_t)group.row * cols + group.block * 256;
-    float x[8];
+    // All loads at once: what waits for the gates until the transform is done waits twice.
+    float x[8], gates[8];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const int k = lane + 32 * j;
-        x[j] = group.block * 256 + k < (int)cols ? mixed[first + k] : 0.0f;
+        const bool exists = group.block * 256 + k < (int)cols;
+        x[j] = exists ? mixed[first + k] : 0.0f;
+        gates[j] = gate && exists ? gate[first + k] : 0.0f;
     }
     // Blocks do not straddle groups, and a short last group ends with a whole block.
     switch (hadamard_block_len) {
@@ -249,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(QUANTISE_THREADS)
     for (int j = 0; j < 8; j++) {
         const int k = lane + 32 * j;
         const bool exists = group.block * 256 + k < (int)cols;
-        own[k] = gate && exists ? __fmul_rn(x[j], sigmoid(gate[first + k])) : x[j];
+        own[k] = gate && exists ? __fmul_rn(x[j], sigmoid(gates[j])) : x[j];
     }
     __syncwarp();
 #pragma unroll

@@ -4,13 +4,20 @@ use super::{Failures, Queue, dimension};
 use crate::activations::{Activations, Forms};
 use crate::driver::{Arguments, DeviceBuffer, Launch};
 
-pub(crate) const KERNELS: &[&str] =
-    &["quantise_norm", "quantise_norm_any", "quantise_silu", "quantise_gate", "quantise_plain"];
+#[rustfmt::skip]
+pub(crate) const KERNELS: &[&str] = &[
+    "quantise_norm", "quantise_norm_any", "quantise_silu", "quantise_gate", "quantise_plain",
+    "quantise_norm_2048", "quantise_norm_3072", "quantise_norm_4096", "quantise_norm_5120", "quantise_norm_6656",
+];
 
 /// Threads of a block, as in `kernels/quantise.cuh`.
 const THREADS: usize = 256;
 /// Threads of a block of `quantise_norm`.
 const NORM_THREADS: usize = 512;
+/// Threads of a block of the norms that hold a row in registers.
+const HELD_THREADS: usize = 128;
+/// Rows from which on a norm that holds a row in registers pays: fewer are a matter of latency, and more threads a row help.
+const HELD_ROWS_MIN: usize = 33;
 
 /// Weight and epsilon of a norm.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +119,11 @@ impl Queue {
         // The row and its addend stay in shared memory where they fit, beside 2 KB of the kernel's own.
         let shared = 4 * cols * if residual.is_some() { 2 } else { 1 };
         let fits = cols.is_multiple_of(4) && shared + 2048 <= self.context().shared_bytes_max() as usize;
-        let (kernel, threads, shared) =
-            if fits { ("quantise_norm", NORM_THREADS, shared) } else { ("quantise_norm_any", THREADS, 0) };
+        let (kernel, threads, shared) = match held_norm(cols).filter(|_| is_held(count, forms)) {
+            Some(kernel) => (kernel, HELD_THREADS, 0),
+            None if fits => ("quantise_norm", NORM_THREADS, shared),
+            None => ("quantise_norm_any", THREADS, 0),
+        };
         let launch = self.early(Launch::of(dimension(count), dimension(threads)).shared(dimension(shared)));
         // SAFETY: the kernel's parameters in order; the lengths were checked above, and indices are the caller's rows.
         unsafe { self.launch(kernel, &launch, arguments) };
@@ -207,5 +217,23 @@ impl Queue {
     fn group_launch(&self, out: &Activations) -> Launch {
         let groups = out.rows() * out.blocks();
         self.early(Launch::of(dimension(groups.div_ceil(THREADS / 32)), dimension(THREADS)))
+    }
+}
+
+/// True if the layouts and the number of rows suit a norm that holds a row in registers.
+fn is_held(rows: usize, forms: Forms) -> bool {
+    let tiles = Forms::HALF_TILES | Forms::BYTE_TILES;
+    rows >= HELD_ROWS_MIN && forms != Forms::EMPTY && tiles.contains(forms)
+}
+
+/// The norm that holds a row of `cols` values in registers, if there is one.
+fn held_norm(cols: usize) -> Option<&'static str> {
+    match cols {
+        2048 => Some("quantise_norm_2048"),
+        3072 => Some("quantise_norm_3072"),
+        4096 => Some("quantise_norm_4096"),
+        5120 => Some("quantise_norm_5120"),
+        6656 => Some("quantise_norm_6656"),
+        _ => None,
     }
 }
