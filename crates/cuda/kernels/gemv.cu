@@ -11,24 +11,12 @@
 #include "formats.cuh"
 #include "launch.cuh"
 #include "matmul.cuh"
+#include "one_row.cuh"
 
-constexpr int WARPS = 8;
-constexpr int THREADS = WARPS * 32;
-constexpr int STAGES = 2;
 // Bytes of a block of codes in shared memory: 16 more than it has, so that lanes with neighbouring blocks meet no bank twice.
 constexpr int PITCH = 256 + 16;
 
 extern __shared__ __align__(16) uint8_t shared[];
-
-__device__ __forceinline__ int dot_signed(uint32_t a, uint32_t b, int c) { return __dp4a((int)a, (int)b, c); }
-__device__ __forceinline__ int dot_unsigned(uint32_t a, uint32_t b, int c) {
-    int d;
-    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-__device__ __forceinline__ float half_of(uint32_t word, int at) {
-    return __half2float(__ushort_as_half((unsigned short)(word >> (16 * at))));
-}
 
 // A block's share of the product: integer part and D.
 struct Term {
@@ -199,7 +187,7 @@ __device__ __forceinline__ void copy_run(uint8_t* to, const uint8_t* raw, int64_
     for (int i = 0; i < (RUN<Block> * Block::BYTES / 16 + 31) / 32; i++) {
         const int at = (i * 32 + threadIdx.x % 32) * 16;
         if (at < RUN<Block> * Block::BYTES && from + at < bytes) {
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + at), "l"(raw + from + at) : "memory");
+            start_copy(target + at, raw + from + at);
         }
     }
 }
@@ -215,7 +203,7 @@ __device__ __forceinline__ void multiply_rows(const MatmulItem& item, const Memo
     const int64_t aligned = begin / 8 * 8;
     const int runs = (int)((end - aligned + RUN<Block> - 1) / RUN<Block>), pitch = blocks + 1;
     if (warp < runs) copy_run<Block>(memory.ring, item.raw, aligned + warp * RUN<Block>, bytes);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_group();
     prepare();
     int stage = 0;
     for (int run = warp; run < runs; run += WARPS) {
@@ -223,8 +211,8 @@ __device__ __forceinline__ void multiply_rows(const MatmulItem& item, const Memo
         if (next < runs) {
             copy_run<Block>(memory.ring + (stage ^ 1) * memory.stage_bytes, item.raw, aligned + (int64_t)next * RUN<Block>, bytes);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        end_group();
+        wait_for_group_before();
         __syncwarp();
         const int at = (int)(aligned + (int64_t)run * RUN<Block> - begin) + lane / Block::LANES;  // from the first row's first
         const bool wanted = at >= 0 && at < (int)(end - begin);

@@ -30,6 +30,7 @@ const UNITS: &[Unit] = &[
     unit!("attend_q8", queue::attend::KERNELS_Q8),
     unit!("diagnostics", queue::diagnostics::KERNELS),
     unit!("gemv", queue::matmul::ONE_ROW_KERNELS),
+    unit!("gemv_scaled", queue::matmul::ONE_ROW_SCALED_KERNELS),
     unit!("heads", queue::heads::KERNELS),
     unit!("matmul", queue::matmul::KERNELS),
     unit!("matmul_half", queue::matmul::HALF_KERNELS),

@@ -76,8 +76,10 @@ pub(crate) enum Path {
     SmallHalf,
     /// `matmul_planes_8` to `_32`: the same tiles and few rows.
     SmallPlanes,
-    /// `gemv_q4_k`, `_q5_k`, `_q6_k`: one row.
+    /// `gemv`: integer sub-scales and one row.
     OneRow,
+    /// `gemv_scaled`: float scales and one row.
+    OneRowScaled,
     /// `matmul_integer`: integer sub-scales.
     Integer,
     /// `matmul_scaled`: float scales.
@@ -88,7 +90,7 @@ pub(crate) enum Path {
 
 impl Path {
     /// Every path, in the order in which they are launched.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Half,
         Self::Planes,
         Self::ScaledTiles,
@@ -96,6 +98,7 @@ impl Path {
         Self::SmallHalf,
         Self::SmallPlanes,
         Self::OneRow,
+        Self::OneRowScaled,
         Self::Integer,
         Self::Scaled,
         Self::Float,
@@ -106,7 +109,7 @@ impl Path {
         match self {
             Self::Half => 192,
             Self::Planes | Self::ScaledTiles | Self::ScaledMinTiles => 128,
-            Self::OneRow => 1,
+            Self::OneRow | Self::OneRowScaled => 1,
             Self::SmallHalf | Self::SmallPlanes | Self::Integer | Self::Scaled | Self::Float => 64,
         }
     }
@@ -162,7 +165,7 @@ pub struct DeviceMatrix {
     /// The rows as in the file, one after the other.
     raw: DeviceBuffer<u8>,
     tiles: Tiles,
-    /// True if `gemv.cu` has a kernel for the type and this device has the shared memory for its columns.
+    /// True if there is a kernel for one row and the type, and this device has the shared memory for its columns.
     has_one_row_kernel: bool,
 }
 
@@ -273,7 +276,7 @@ impl DeviceMatrix {
             Path::Planes | Path::SmallPlanes => Forms::BYTE_TILES,
             Path::ScaledTiles | Path::ScaledMinTiles => Forms::SCALED_TILES,
             Path::OneRow | Path::Integer => Forms::CODES_256,
-            Path::Scaled => Forms::CODES_32,
+            Path::OneRowScaled | Path::Scaled => Forms::CODES_32,
             Path::Float => Forms::FLOATS,
         }
     }
@@ -281,6 +284,7 @@ impl DeviceMatrix {
     /// The kernels that multiply this matrix with `rows` rows.
     pub(crate) fn path(&self, rows: usize) -> Path {
         match self.spec.ty.class() {
+            WeightClass::FloatScales if rows == 1 && self.has_one_row_kernel => Path::OneRowScaled,
             WeightClass::FloatScales => match (&self.tiles, path_of_many_rows(&self.spec)) {
                 (Tiles::Scaled(_), Some(path)) if rows > SMALL_ROWS_MAX => path,
                 _ => Path::Scaled,

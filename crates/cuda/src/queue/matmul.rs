@@ -1,6 +1,6 @@
 //! Products of activation rows with weight matrices (rules 3, 4 and 4b of `docs/numerics.md`).
 
-use muser_kernels::formats::WeightType;
+use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::Form;
 
 use super::{Queue, dimension};
@@ -29,12 +29,16 @@ pub(crate) const SMALL_KERNELS: &[&str] =
     &["matmul_half_8", "matmul_half_16", "matmul_half_32", "matmul_planes_8", "matmul_planes_16", "matmul_planes_32"];
 /// The kernel of `gemv.cu`.
 pub(crate) const ONE_ROW_KERNELS: &[&str] = &["gemv"];
+/// The kernel of `gemv_scaled.cu`.
+pub(crate) const ONE_ROW_SCALED_KERNELS: &[&str] = &["gemv_scaled"];
 
 /// Most products of one operation.
 pub const PRODUCTS_MAX: usize = 4;
 
 /// Bytes between rows of codes in the shared memory of `kernels/matmul.cu`.
 const PITCH: usize = 272;
+/// Bytes between groups of 32 codes in the shared memory of `kernels/gemv_scaled.cu`.
+const SCALED_PITCH: usize = 48;
 /// Threads of a block of the kernels of `matmul_small.cu`: four warpgroups that multiply and four warps that copy.
 const SMALL_THREADS: u32 = 4 * 128 + 4 * 32;
 /// Tokens of a tile of the Hopper kernels.
@@ -84,7 +88,7 @@ impl Queue {
                     self.hopper(path, activations, products);
                 }
                 Path::SmallHalf | Path::SmallPlanes => self.small(path, activations, products),
-                Path::OneRow => self.one_row(activations, products),
+                Path::OneRow | Path::OneRowScaled => self.one_row(path, activations, products),
                 Path::Integer | Path::Scaled | Path::Float => self.general(path, activations, products),
             }
         }
@@ -122,27 +126,27 @@ impl Queue {
         unsafe { self.launch(kernel, &self.early(launch.shared(dimension(shared))), arguments) };
     }
 
-    /// Products with one row.
-    fn one_row(&mut self, x: &Activations, products: &[DeviceProduct<'_>]) {
-        let of_path = |matrix: &DeviceMatrix| matrix.path(1) == Path::OneRow;
+    /// The products of one path by a kernel for one row.
+    fn one_row(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+        let of_path = |matrix: &DeviceMatrix| matrix.path(1) == path;
         let stages = products.iter().filter(|product| of_path(product.matrix));
         let stage_bytes = stages.filter_map(|product| one_row_stage_bytes(product.matrix.spec())).max().unwrap_or(0);
-        let plan = OneRowPlan::of(self.context(), x.blocks(), stage_bytes);
+        let plan = OneRowPlan::of(self.context(), path, x.cols(), stage_bytes);
         let plan = plan.expect("each matrix fits, so the one with the longest stages does");
-        let (items, rows) = items(products, Path::OneRow, of_path);
-        let arguments = Arguments::new()
-            .structure(&items)
-            .buffer(&x.codes256)
-            .buffer(&x.scales256)
-            .buffer(&x.sums256)
-            .size(x.blocks())
-            .size(rows)
-            .size(plan.pass_rows)
-            .size(stage_bytes);
+        let (items, rows) = items(products, path, of_path);
+        let start = Arguments::new().structure(&items);
+        let (kernel, arguments) = match path {
+            Path::OneRow => {
+                ("gemv", start.buffer(&x.codes256).buffer(&x.scales256).buffer(&x.sums256).size(x.blocks()))
+            }
+            _ => ("gemv_scaled", start.buffer(&x.codes32).buffer(&x.scales32).buffer(&x.sums32).size(x.cols() / 32)),
+        };
+        let arguments = arguments.size(rows).size(plan.pass_rows).size(stage_bytes);
         let thread_blocks = dimension(rows).min(self.context().processors() * plan.blocks_per_processor);
         let launch = self.early(Launch::of(thread_blocks, 256).shared(dimension(plan.shared_bytes)));
-        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, and there is one row.
-        unsafe { self.launch("gemv", &launch, arguments) };
+        // SAFETY: the kernel's parameters in order; `matmul` checked all lengths, the activations are of this path, and there
+        // is one row.
+        unsafe { self.launch(kernel, &launch, arguments) };
     }
 
     /// The products of one path by a kernel for Hopper and 1 to 32 rows.
@@ -201,24 +205,28 @@ impl Queue {
     }
 }
 
-/// Bytes of a stage of `gemv.cu` for a matrix of `spec`; `None` if the kernel cannot multiply it.
+/// Bytes of a stage of `gemv.cu` or `gemv_scaled.cu` for a matrix of `spec`; `None` if neither can multiply it.
 fn one_row_stage_bytes(spec: &MatrixSpec) -> Option<usize> {
+    use WeightType::{IQ4_NL, MXFP4, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
     let blocks_of_a_run = match spec.ty {
+        Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | IQ4_NL | MXFP4 => 128,
         _ if spec.scan.form() == Form::General => return None,
-        WeightType::Q4_K | WeightType::Q5_K => 32,
-        WeightType::Q6_K => 16,
+        Q4_K | Q5_K => 32,
+        Q6_K => 16,
         _ => return None,
     };
+    // A lane may read a few bytes past its block.
     Some(blocks_of_a_run * spec.ty.block_bytes() + 16)
 }
 
-/// True if `gemv.cu` multiplies matrices of `spec` on this device.
+/// True if `gemv.cu` or `gemv_scaled.cu` multiplies matrices of `spec` on this device.
 pub(crate) fn has_one_row_kernel(context: &Context, spec: &MatrixSpec) -> bool {
-    let stage_bytes = one_row_stage_bytes(spec);
-    stage_bytes.is_some_and(|stage_bytes| OneRowPlan::of(context, spec.cols / 256, stage_bytes).is_some())
+    let is_scaled = spec.ty.class() == WeightClass::FloatScales;
+    let path = if is_scaled { Path::OneRowScaled } else { Path::OneRow };
+    one_row_stage_bytes(spec).is_some_and(|bytes| OneRowPlan::of(context, path, spec.cols, bytes).is_some())
 }
 
-/// Shared memory of `gemv.cu`.
+/// Shared memory of a kernel for one row.
 struct OneRowPlan {
     shared_bytes: usize,
     /// Outputs whose terms fit together.
@@ -227,11 +235,22 @@ struct OneRowPlan {
 }
 
 impl OneRowPlan {
-    /// Plan for rows of `blocks` blocks; `None` if the device has too little shared memory.
-    fn of(context: &Context, blocks: usize, stage_bytes: usize) -> Option<Self> {
-        // Two stages of eight warps; codes, sums and scales of the row.
-        let fixed = 8 * 2 * stage_bytes + blocks * (PITCH + 16) + blocks.next_multiple_of(4) * 4;
-        let row_bytes = 8 * (blocks + 1);
+    /// Plan for rows of `cols` columns; `None` if the device has too little shared memory.
+    fn of(context: &Context, path: Path, cols: usize, stage_bytes: usize) -> Option<Self> {
+        // Codes, sums and scales of the row; then what an output's terms take.
+        let (row, row_bytes) = match path {
+            Path::OneRowScaled => {
+                let groups = cols / 32;
+                let scales_and_sums = groups.next_multiple_of(4) * 4 + groups.next_multiple_of(8) * 2;
+                (groups * SCALED_PITCH + scales_and_sums, 4 * (groups | 1))
+            }
+            _ => {
+                let blocks = cols / 256;
+                (blocks * (PITCH + 16) + blocks.next_multiple_of(4) * 4, 8 * (blocks + 1))
+            }
+        };
+        // Two stages of eight warps.
+        let fixed = 8 * 2 * stage_bytes + row;
         let all = context.shared_bytes_max() as usize;
         // Two thread blocks share a processor where at least 16 rows fit each; the system keeps 1 KB of each for itself.
         let rows_in = |room: usize| room.saturating_sub(fixed) / row_bytes;
