@@ -10,12 +10,10 @@
 //!   options.
 //! - `policy` chooses the node that computes a prompt, by measured rates.
 //! - `quarantine` lists producers that sent wrong keys and values; they are not asked any more.
-//! - `files` reads and writes the files of a cluster folder: by one process at a time, whole or not at all, and none
-//!   that others may write. `list_file` detects lists that lost entries.
+//! - `list_file` detects lists that lost entries.
 
 pub mod accounting;
 pub mod enrol;
-mod files;
 pub mod handoff;
 mod hex;
 pub mod identity;
@@ -30,6 +28,5 @@ mod random;
 #[cfg(target_os = "linux")]
 pub mod socket_options;
 
-pub use files::{FileError, change_text};
 pub use list_file::ListFault;
 pub use random::{NoRandomness, number as unguessable_number, secret as unguessable_secret};

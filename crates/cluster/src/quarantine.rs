@@ -20,9 +20,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use muser_files::{self as files, Content, FileError, Held, Secrecy, Watched};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, Content, FileError, Held, Secrecy, Watched};
 use crate::identity::NodeId;
 use crate::list_file::{self, HeadForm, ListFault};
 

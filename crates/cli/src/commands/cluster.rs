@@ -13,12 +13,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use muser_cluster::FileError;
 use muser_cluster::enrol::{Pending, PendingState, pending, take_back};
 use muser_cluster::identity::{
     ClusterAuthority, ClusterFolder, Grant, IdentityError, NodeFacts, NodeKey, Revoked, Roles,
 };
 use muser_cluster::keys::{KeyRing, KeyState};
+use muser_files::FileError;
 
 use crate::failure::Failure;
 use crate::output::tell;

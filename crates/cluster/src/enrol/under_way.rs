@@ -8,10 +8,10 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use muser_files::{self as files, FileError, Secrecy};
 use serde::{Deserialize, Serialize};
 
 use super::failure::EnrolError;
-use crate::files::{self, FileError, Secrecy};
 use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, Revoked, Serial};
 use crate::{hex, random};
 

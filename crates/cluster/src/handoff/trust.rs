@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muser_engine::engine::Voucher;
+use muser_files::{Content, Watched};
 use muser_wire::{KeyError, KeyState as WireKeyState, MacKeys};
 
 use super::Member;
 use super::judgement::Evidence;
-use crate::files::{Content, Watched};
 use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
 use crate::keys::{KeyFileError, KeyRing, KeyState};
 use crate::lane::{Lane, LaneSettings};

@@ -15,13 +15,13 @@ use std::fmt;
 use std::fs::DirBuilder;
 use std::path::{Path, PathBuf};
 
+use muser_files::{self as files, FileError, Secrecy};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::authority::{AuthorityError, ClusterAuthority, NodeKey, cluster_id};
 use super::facts::{CertificateError, NodeFacts};
 use super::revocations::{Revocations, RevocationsError};
-use crate::files::{self, FileError, Secrecy};
 use crate::keys::{KeyFileError, KeyRing};
 use crate::quarantine::{Quarantine, QuarantineError};
 

@@ -13,11 +13,11 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use muser_files::{self as files, Content, FileError, Held, Secrecy, Watched};
 use serde::Deserialize;
 
 use super::authority::{CLOCK_SKEW_S, LIFETIME_MAX_S};
 use super::facts::{NodeFacts, NodeId, Serial};
-use crate::files::{self, Content, FileError, Held, Secrecy, Watched};
 use crate::list_file::{self, HeadForm, ListFault};
 
 /// Revoked node or certificate.

@@ -12,11 +12,11 @@
 
 use std::path::Path;
 
+use muser_files::{self as files, FileError, Secrecy};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{KEY_BYTES, KEYS_MAX, KeyRing, KeyState, MacKey};
-use crate::files::{self, FileError, Secrecy};
 use crate::hex;
 
 /// Failure to load or save a key ring.

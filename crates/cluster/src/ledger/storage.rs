@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::files::{self, FileError, sync_folder};
+use muser_files::{self as files, FileError, sync_folder};
 
 /// A growing sequence of bytes that survives a crash up to the last [`sync`](Self::sync).
 pub trait LedgerStorage: Send {

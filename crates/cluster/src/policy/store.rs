@@ -15,11 +15,11 @@
 
 use std::path::{Path, PathBuf};
 
+use muser_files::{self as files, FileError, Secrecy};
 use serde::{Deserialize, Serialize};
 
 use super::rates::{DEPTHS, Rates};
 use super::{Known, Place, Policy, PolicySettings};
-use crate::files::{self, FileError, Secrecy};
 use crate::handoff::Address;
 use crate::identity::NodeId;
 

@@ -4,6 +4,7 @@ use super::repository::Text;
 
 /// `(crate, may depend on)`, both without `muser-`. Build, test and target dependencies count.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("files", &[]),
     ("hub", &[]),
     ("kernels", &[]),
     ("text", &[]),
@@ -16,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("conformance", &["cuda", "kernels", "kv", "model", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
-    ("cluster", &["engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
+    ("cluster", &["engine", "files", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     ("sim", &["cluster", "engine", "kv", "wire"]),
     ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
     (
@@ -26,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "conformance",
             "cuda",
             "engine",
+            "files",
             "host",
             "hub",
             "kernels",

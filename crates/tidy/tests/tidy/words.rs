@@ -7,7 +7,15 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
     (&["env::var", "env::vars", "env::var_os"], &["crates/cli/"], "settings are read once and passed down by value"),
     (
         &["Instant::now"],
-        &["crates/cli/", "crates/cluster/", "crates/host/", "crates/server/", "/examples/", "/benches/"],
+        &[
+            "crates/cli/",
+            "crates/cluster/",
+            "crates/files/",
+            "crates/host/",
+            "crates/server/",
+            "/examples/",
+            "/benches/",
+        ],
         "everything below takes the time as an argument, or needs none",
     ),
     (
@@ -26,6 +34,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
         &[
             "crates/cli/",
             "crates/cluster/",
+            "crates/files/",
             "crates/hub/",
             "crates/weights/",
             "crates/cuda/src/kernels.rs",
@@ -41,6 +50,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
             "crates/cluster/",
             "crates/conformance/",
             "crates/cuda/",
+            "crates/files/",
             "crates/host/",
             "crates/hub/",
             "crates/kernels/",

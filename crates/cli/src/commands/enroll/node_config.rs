@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::path::Path;
 
-use muser_cluster::change_text;
 use muser_cluster::enrol::{Rates, Round};
 use muser_cluster::handoff::Address;
 use muser_cluster::identity::IdentityError;
+use muser_files::change_text;
 use toml::de::DeTable;
 use toml::{Table, Value};
 

@@ -1,11 +1,14 @@
-//! Files of the cluster folder: one way to read them and one to write them.
+//! Small text files that several processes share, such as those of a cluster folder: one way to read them and one to
+//! write them.
 //!
-//! All writes to the folder go through here, so with any number of processes no change is lost and no reader sees half
-//! of one.
+//! All writes to such a folder go through here, so with any number of processes no change is lost and no reader sees
+//! half of one.
 //!
 //! - `held` takes the folder's lock, and writes whole files: aside, synced, renamed.
 //! - `watched` follows a file in a process that runs.
 //! - `permissions` refuses files that other users may write, and secrets that other users may read.
+
+#![forbid(unsafe_code)]
 
 mod held;
 mod permissions;
@@ -16,8 +19,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub(crate) use held::{Held, hold, lock};
-pub(crate) use watched::{Content, Watched};
+pub use held::{Held, hold, lock};
+pub use watched::{Content, Watched};
 
 /// Far above every file of a cluster folder but the ledger.
 const BYTES_MAX: u64 = 4 << 20;
@@ -120,7 +123,7 @@ pub enum FileError {
 
 /// Permissions of a kind of file. Whatever the kind, only its owner may write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Secrecy {
+pub enum Secrecy {
     /// Mode 0644 when made.
     Public,
     /// Mode 0600 when made; read only if others have no access and the group none but reading.
@@ -162,7 +165,10 @@ impl Stamp {
 }
 
 /// The text of a file.
-pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
+///
+/// # Errors
+/// [`FileError`], also if others than its owner may write it or, if it is a secret, read it.
+pub fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
     let file = open(path)?;
     // Of the opened file, so that it cannot be exchanged in between.
     let metadata = file.metadata().map_err(|error| FileError::of(path, error))?;
@@ -171,8 +177,12 @@ pub(crate) fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
     text_of(path, file)
 }
 
-/// The text of a file carried here from another machine by an operator, who vouches for it.
-pub(crate) fn read_carried(path: &Path) -> Result<String, FileError> {
+/// The text of a file carried here from another machine by an operator, who vouches for it: permissions are not
+/// checked.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read_carried(path: &Path) -> Result<String, FileError> {
     text_of(path, open(path)?)
 }
 
@@ -189,7 +199,10 @@ fn text_of(path: &Path, file: File) -> Result<String, FileError> {
 }
 
 /// Checks that no other user may write or replace an opened file.
-pub(crate) fn check_public(path: &Path, file: &File) -> Result<(), FileError> {
+///
+/// # Errors
+/// [`FileError::Writable`] and [`FileError::Foreign`], or an I/O error.
+pub fn check_public(path: &Path, file: &File) -> Result<(), FileError> {
     let metadata = file.metadata().map_err(|error| FileError::of(path, error))?;
     permissions::check_file(path, &metadata, Secrecy::Public)?;
     permissions::check_folders(path)
@@ -223,7 +236,10 @@ fn open(path: &Path) -> Result<File, FileError> {
 
 /// Opens a regular file without blocking: a pipe without a writer is refused as [`io::ErrorKind::InvalidInput`] instead
 /// of blocking the open.
-pub(crate) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+///
+/// # Errors
+/// I/O error of the operating system.
+pub fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path)?;
@@ -234,17 +250,26 @@ pub(crate) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result
 }
 
 /// Writes a file that is not there yet.
-pub(crate) fn create(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
+///
+/// # Errors
+/// [`FileError::Exists`] if it is there, or another [`FileError`]; nothing is overwritten.
+pub fn create(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
     hold(path, secrecy)?.create(text)
 }
 
 /// Writes a file, in the place of an older one if there is one.
-pub(crate) fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
+///
+/// # Errors
+/// [`FileError`]; the older file is still there.
+pub fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
     hold(path, secrecy)?.replace(text)
 }
 
 /// Makes the names in a folder survive a crash.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// I/O error of the operating system.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 

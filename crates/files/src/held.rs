@@ -20,7 +20,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A file that no other process changes for as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     /// Without links.
     path: PathBuf,
     secrecy: Secrecy,
@@ -28,7 +28,10 @@ pub(crate) struct Held {
 }
 
 /// Takes the lock of the folder in which the file lies, or is going to.
-pub(crate) fn hold(path: &Path, secrecy: Secrecy) -> Result<Held, FileError> {
+///
+/// # Errors
+/// [`FileError::Busy`] if it is held by another for longer than 30 s, or an I/O error.
+pub fn hold(path: &Path, secrecy: Secrecy) -> Result<Held, FileError> {
     hold_within(path, secrecy, LOCK_LIMIT)
 }
 
@@ -41,12 +44,18 @@ pub(super) fn hold_within(path: &Path, secrecy: Secrecy, limit: Duration) -> Res
 
 impl Held {
     /// The text of the file.
-    pub(crate) fn read(&self) -> Result<String, FileError> {
+    ///
+    /// # Errors
+    /// As of [`read`](crate::read).
+    pub fn read(&self) -> Result<String, FileError> {
         read(&self.path, self.secrecy)
     }
 
     /// Writes the file, which is not there yet.
-    pub(crate) fn create(&self, text: &str) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// As of [`create`](crate::create).
+    pub fn create(&self, text: &str) -> Result<(), FileError> {
         let aside = self.write_aside(text, None)?;
         // A link, unlike a renaming, never takes the place of another file.
         let linked = fs::hard_link(&aside, &self.path);
@@ -59,7 +68,10 @@ impl Held {
     }
 
     /// Writes the file, in the place of an older one if there is one, whose mode, user and group it keeps.
-    pub(crate) fn replace(&self, text: &str) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// As of [`replace`](crate::replace).
+    pub fn replace(&self, text: &str) -> Result<(), FileError> {
         let old = match fs::symlink_metadata(&self.path) {
             Ok(metadata) if !metadata.is_file() => return Err(FileError::NotAFile { path: self.path.clone() }),
             Ok(metadata) => Some(metadata),
@@ -128,7 +140,10 @@ fn real(path: &Path) -> Result<PathBuf, FileError> {
 }
 
 /// The folder's lock, for as long as the value lives.
-pub(crate) fn lock(folder: &Path) -> Result<File, FileError> {
+///
+/// # Errors
+/// As of [`hold`].
+pub fn lock(folder: &Path) -> Result<File, FileError> {
     lock_within(folder, LOCK_LIMIT)
 }
 

@@ -20,17 +20,20 @@ use super::{FileError, Stamp};
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// Parsed content of a file.
-pub(crate) trait Content: Sized + Send + Sync + 'static {
+pub trait Content: Sized + Send + Sync + 'static {
     /// Failure of reading.
     type Error: From<FileError> + Send + 'static;
 
     /// Reads the file. `known` is what it held before.
+    ///
+    /// # Errors
+    /// The content's own; what was known before is kept then.
     fn read(path: &Path, known: Option<&Self>) -> Result<Self, Self::Error>;
 }
 
 /// A file and its last good content. Shared by reference among threads and tasks.
 #[derive(Debug)]
-pub(crate) struct Watched<T: Content> {
+pub struct Watched<T: Content> {
     shared: Arc<Shared<T>>,
     /// Channel to the reading thread, once it was started.
     questions: OnceLock<Sender<Question<T>>>,
@@ -51,7 +54,10 @@ struct Shared<T> {
 
 impl<T: Content> Watched<T> {
     /// Reads the file for the first time, in this thread.
-    pub(crate) fn load(path: &Path) -> Result<Self, T::Error> {
+    ///
+    /// # Errors
+    /// Those of the content.
+    pub fn load(path: &Path) -> Result<Self, T::Error> {
         // Looked at before reading: a change in between is seen the next time.
         let stamp = stamp_of(path)?;
         let content = Arc::new(T::read(path, None)?);
@@ -60,22 +66,29 @@ impl<T: Content> Watched<T> {
         Ok(Self { shared: Arc::new(shared), questions: OnceLock::new() })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
     /// The content that was last read well, without blocking.
-    pub(crate) fn known(&self) -> Arc<T> {
+    pub fn known(&self) -> Arc<T> {
         Arc::clone(&lock(&self.shared.content))
     }
 
     /// The content, read again in this thread if the file changed.
-    pub(crate) fn read(&self) -> Result<Arc<T>, T::Error> {
+    ///
+    /// # Errors
+    /// Those of the content.
+    pub fn read(&self) -> Result<Arc<T>, T::Error> {
         self.shared.refresh()
     }
 
     /// The content, read again in another thread if the file changed.
-    pub(crate) async fn current(&self) -> Result<Arc<T>, T::Error> {
+    ///
+    /// # Errors
+    /// Those of the content; [`FileError::Slow`] if the file was not read within 2 s.
+    pub async fn current(&self) -> Result<Arc<T>, T::Error> {
         self.current_within(READ_LIMIT).await
     }
 
