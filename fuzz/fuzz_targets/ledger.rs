@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use libfuzzer_sys::fuzz_target;
-use muser_cluster::ledger::{Ledger, LedgerEntry, LedgerStorage, ReplaceError};
+use muser_ledger::{Ledger, LedgerEntry, LedgerStorage, ReplaceError};
 
 const ENTRIES_MAX: usize = 64;
 

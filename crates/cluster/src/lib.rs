@@ -3,7 +3,6 @@
 //! - `identity` holds a node's key, its certificate under the cluster's CA, and the deny-list.
 //! - `keys` are the MAC keys that seal handoffs.
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
-//! - `ledger` records accepted handoffs, so that none is accepted twice.
 //! - `handoff` brings pages from the engine of one node to that of another.
 //! - `enrol` admits a new node over the network, once, by a ticket, and tests it.
 //! - `pacing` limits a lane's send rate, `accounting` measures it; `socket_options` sets and reads the kernel's TCP
@@ -19,7 +18,6 @@ mod hex;
 pub mod identity;
 pub mod keys;
 pub mod lane;
-pub mod ledger;
 mod list_file;
 pub mod pacing;
 pub mod policy;

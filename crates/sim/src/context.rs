@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muser_cluster::ledger::LedgerEntry;
+use muser_ledger::LedgerEntry;
 
 use crate::coverage::{Coverage, Mark};
 use crate::shape::Shape;

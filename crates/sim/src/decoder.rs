@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use muser_cluster::ledger::Ledger;
 use muser_kv::Realm;
+use muser_ledger::Ledger;
 use muser_wire::{
     Accept, CancelReason, Codecs, HandoffId, Identity, Node, Receiver, ReceiverEvent, ReceiverSettings, Request, Stats,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muser_cluster::ledger::{LedgerStorage, ReplaceError};
+use muser_ledger::{LedgerStorage, ReplaceError};
 
 use crate::coverage::Mark;
 

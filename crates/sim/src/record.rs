@@ -1,7 +1,7 @@
 //! A decoder and its ledger: an accepted handoff is entered before a page is taken, and every answer of the ledger is
 //! checked against all entries that it ever accepted.
 
-use muser_cluster::ledger::{Ledger, LedgerEntry, OpenError, RecordError};
+use muser_ledger::{Ledger, LedgerEntry, OpenError, RecordError};
 use muser_wire::{Accept, CancelReason, Failure, Request, RequestError};
 
 use crate::attempt::{Asked, End, Excuse, LedgerRefusal};

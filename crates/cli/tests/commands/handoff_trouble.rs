@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use muser_cluster::ledger::{HEADER_BYTES, RECORD_BYTES};
+use muser_ledger::{HEADER_BYTES, RECORD_BYTES};
 use serde_json::{Value, json};
 
 use crate::common::{Folder, muser};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use muser_engine::engine::NotInstallable;
 use muser_host::Refused;
 use muser_kv::{ExportError, InstallError};
+use muser_ledger::OpenError;
 use muser_model::Component;
 use muser_wire::RequestError;
 use rustls::{AlertDescription, CertificateError as TlsCertificateError, Error as TlsError};
@@ -18,7 +19,6 @@ use crate::handoff::BringError;
 use crate::identity::{AuthorityError, CertificateError, IdentityError, RevocationsError, Roles};
 use crate::keys::{KeyError, KeyFileError};
 use crate::lane::{LaneError, SetupError};
-use crate::ledger::OpenError;
 use crate::random::NoRandomness;
 
 /// Failure of an enrolment. Whatever the node was granted, if anything, is revoked, and nothing of its folder is kept.

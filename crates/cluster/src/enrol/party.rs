@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_ledger::{FolderStorage, Ledger};
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
@@ -23,7 +24,6 @@ use crate::handoff::{
 use crate::identity::{NodeId, NodeIdentity, Role};
 use crate::keys::KeyRing;
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
-use crate::ledger::{FolderStorage, Ledger};
 
 /// Handoffs that a ledger is opened for.
 const LEDGER_ENTRIES: usize = 16;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use muser_engine::engine::Installation;
 use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker};
+use muser_ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use muser_wire::{
     CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
     Request, RequestError, Stats,
@@ -17,7 +18,6 @@ use super::trust::{Standing, TrustError};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
 use crate::identity::{NodeFacts, NodeId};
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
-use crate::ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use crate::quarantine::{Quarantine, QuarantineError};
 use crate::random::{self, NoRandomness};
 

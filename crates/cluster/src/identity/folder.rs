@@ -9,7 +9,7 @@
 //! | `keys.toml`    | MAC keys, see [`crate::keys`]                        | every node          | 0600 |
 //! | `revoked.toml` | what is no longer admitted, see [`super::Revocations`] | every node        | 0644 |
 //! | `quarantine.toml` | who sent something wrong, see [`crate::quarantine`] | decoders that found one | 0644 |
-//! | `ledger/`      | accepted handoffs, see [`crate::ledger`]             | every decoder       | 0755 |
+//! | `ledger/`      | accepted handoffs, see `muser-ledger`                | every decoder       | 0755 |
 
 use std::fmt;
 use std::fs::DirBuilder;

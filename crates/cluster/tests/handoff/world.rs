@@ -13,7 +13,6 @@ use muser_cluster::handoff::{
 use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
 use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
-use muser_cluster::ledger::{FolderStorage, Ledger};
 use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
@@ -21,6 +20,7 @@ use muser_host::{EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_kv::CacheSpec;
+use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Executor, Identity, Model};
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;

@@ -14,12 +14,12 @@ use muser_cluster::identity::{
 };
 use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
-use muser_cluster::ledger::{FolderStorage, Ledger};
 use muser_cluster::policy::{Policy, PolicySettings};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_ledger::{FolderStorage, Ledger};
 use muser_model::testing::{Fault, Faults, Faulty};
 use muser_model::{Executor, Identity};
 use muser_server::{AuditSettings, Auditor, Fallback, PrefillBy, PrefillSettings, RemotePrefill};

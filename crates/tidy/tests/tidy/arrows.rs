@@ -10,6 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("text", &[]),
     ("tidy", &[]),
     ("wire", &[]),
+    ("ledger", &["files"]),
     ("weights", &["kernels"]),
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),
@@ -17,9 +18,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("conformance", &["cuda", "kernels", "kv", "model", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
-    ("cluster", &["engine", "files", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
-    ("sim", &["cluster", "engine", "kv", "wire"]),
-    ("server", &["cluster", "engine", "host", "kernels", "kv", "model", "text", "weights", "wire"]),
+    ("cluster", &["engine", "files", "host", "kernels", "kv", "ledger", "model", "text", "weights", "wire"]),
+    ("sim", &["cluster", "engine", "kv", "ledger", "wire"]),
+    ("server", &["cluster", "engine", "host", "kernels", "kv", "ledger", "model", "text", "weights", "wire"]),
     (
         "cli",
         &[
@@ -32,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "hub",
             "kernels",
             "kv",
+            "ledger",
             "model",
             "server",
             "text",

@@ -36,6 +36,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
             "crates/cluster/",
             "crates/files/",
             "crates/hub/",
+            "crates/ledger/src/storage.rs",
             "crates/weights/",
             "crates/cuda/src/kernels.rs",
             "/tests/",

@@ -1,6 +1,6 @@
 //! Cuts, flipped bits, failing operations and crashes: nothing accepted is accepted twice, nothing acknowledged is lost.
 
-use muser_cluster::ledger::{DamageError, HEADER_BYTES, Ledger, LedgerEntry, OpenError, RECORD_BYTES, RecordError};
+use muser_ledger::{DamageError, HEADER_BYTES, Ledger, LedgerEntry, OpenError, RECORD_BYTES, RecordError};
 
 use crate::disk::{Disk, entry, ledger_of};
 

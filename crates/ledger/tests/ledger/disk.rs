@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use muser_cluster::ledger::{Ledger, LedgerEntry, LedgerStorage, ReplaceError};
+use muser_ledger::{Ledger, LedgerEntry, LedgerStorage, ReplaceError};
 
 /// Shared by the test and the ledger, as a disk outlives the process.
 #[derive(Clone, Default)]

@@ -12,6 +12,8 @@
 //!
 //! - `record` is the layout of the bytes, `recovery` reads them after a crash, `storage` is where they lie.
 
+#![forbid(unsafe_code)]
+
 mod crc32c;
 mod record;
 mod recovery;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use muser_cluster::ledger::Ledger;
+use muser_ledger::Ledger;
 
 use crate::disk::{Disk, entry};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use muser_cluster::ledger::{FolderStorage, FolderStorageError, Ledger, RecordError};
+use muser_ledger::{FolderStorage, FolderStorageError, Ledger, RecordError};
 
 use crate::disk::{Disk, entry};
 
