@@ -7,16 +7,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::enrol::{Pending, PendingState, pending};
 use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape, Trust};
-use muser_cluster::identity::{ClusterFolder, NodeIdentity, Role};
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::policy::{Policy, PolicyFileError, PolicySettings};
-use muser_cluster::quarantine::Quarantine;
-use muser_cluster::unguessable_number;
 use muser_files::FileError;
 use muser_kernels::attention::{KvLayout, PAGE_ROWS};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Identity, ModelSpec};
 use muser_server::{AuditSettings, Auditor, PolicyFile};
+use muser_trust::identity::{ClusterFolder, NodeIdentity, Role};
+use muser_trust::quarantine::Quarantine;
+use muser_trust::random;
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;
 
@@ -110,7 +110,7 @@ impl Membership {
             rate: args.audit,
             pages_max: NonZeroUsize::new(args.audit_tokens.get().div_ceil(PAGE_ROWS)).unwrap_or(NonZeroUsize::MIN),
             model,
-            random: Arc::new(|| unguessable_number().unwrap_or(0)),
+            random: Arc::new(|| random::number().unwrap_or(0)),
             clock: self.lane.clock.clone(),
             report: Arc::new(|reason| tell(format_args!("muser: {reason}"))),
         };

@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Role, Roles};
-use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
+use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Role, Roles};
+use muser_trust::keys::KeyRing;
 use muser_wire::{
     Acceptance, Codecs, HandoffId, HandoffPlan, Identity, KeyState, MacKeys, Node, Receiver, ReceiverEvent,
     ReceiverSettings, Request, Sender, SenderEvent, SenderSettings, SenderTimes, Stats,

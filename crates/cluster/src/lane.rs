@@ -19,13 +19,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use muser_trust::identity::{NodeFacts, NodeId, NodeIdentity, Revocations, Role};
 use muser_wire::LaneBinding;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, TlsStream};
-
-use crate::identity::{NodeFacts, NodeId, NodeIdentity, Revocations, Role};
 
 pub(crate) use config::time_by;
 pub use config::{PROTOCOL, SetupError, UnixClock};

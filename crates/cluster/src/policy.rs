@@ -22,9 +22,10 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::handoff::Address;
-use crate::identity::NodeId;
 
+use muser_trust::identity::NodeId;
 use rates::{Rates, Step};
+
 pub use store::PolicyFileError;
 
 /// Node that may compute a prompt.

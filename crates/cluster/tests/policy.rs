@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use muser_cluster::identity::NodeId;
 use muser_cluster::policy::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Trial, Verdict};
+use muser_trust::identity::NodeId;
 
 /// Muse Glimmer 30B's rows in f16: 13 layers of all positions, 39 of the last 2048.
 fn bytes(range: &Range<u64>) -> u64 {

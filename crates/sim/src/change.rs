@@ -1,7 +1,7 @@
 //! Changes of trust, each at a step of a handoff that the seed chose, and what they do.
 
-use muser_cluster::identity::NodeId;
 use muser_kv::Realm;
+use muser_trust::identity::NodeId;
 use muser_wire::KeyState;
 
 use crate::attempt::Excuse;

@@ -1,6 +1,6 @@
 //! Effects of a schedule's events on a world, and the recovery after them.
 
-use muser_cluster::identity::NodeId;
+use muser_trust::identity::NodeId;
 use muser_wire::KeyState;
 
 use crate::attempt::{End, Excuse};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muser_cluster::identity::NodeId;
+use muser_trust::identity::NodeId;
 use muser_wire::{LaneBinding, Limits, Receiver, Sender};
 
 use crate::attempt::{Attempt, Excuse};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use muser_cluster::handoff::PrefixScope;
-use muser_cluster::identity::NodeId;
+use muser_trust::identity::NodeId;
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, Sender, SenderEvent,
     SenderSettings, SenderTimes,

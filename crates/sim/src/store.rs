@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muser_cluster::identity::NodeId;
 use muser_kv::{Maker, Makers};
+use muser_trust::identity::NodeId;
 
 use crate::shape::{PageName, Shape};
 use crate::trust::Arrival;

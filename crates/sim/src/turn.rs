@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use muser_cluster::handoff::TrustError;
-use muser_cluster::identity::NodeId;
 use muser_engine::engine::{Provenance, Untrusted};
 use muser_kv::{Maker, Makers};
+use muser_trust::identity::NodeId;
 use muser_wire::Request;
 
 use crate::attempt::{Attempt, End, Job};

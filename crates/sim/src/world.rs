@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use muser_cluster::identity::NodeId;
 use muser_kv::Realm;
+use muser_trust::identity::NodeId;
 use muser_wire::{Identity, KeyState};
 
 use crate::attempt::{Attempt, End, Excuse, Job};

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use muser_cluster::enrol::{Pending, PendingState, pending, take_back};
-use muser_cluster::identity::{
+use muser_files::FileError;
+use muser_trust::identity::{
     ClusterAuthority, ClusterFolder, Grant, IdentityError, NodeFacts, NodeKey, Revoked, Roles,
 };
-use muser_cluster::keys::{KeyRing, KeyState};
-use muser_files::FileError;
+use muser_trust::keys::{KeyRing, KeyState};
 
 use crate::failure::Failure;
 use crate::output::tell;

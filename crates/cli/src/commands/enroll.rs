@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use muser_cluster::enrol::{EnrolError, Machine, Progress};
-use muser_cluster::identity::NodeName;
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
+use muser_trust::identity::NodeName;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 

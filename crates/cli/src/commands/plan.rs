@@ -6,12 +6,12 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use muser_cluster::handoff::HandoffBytes;
-use muser_cluster::identity::ClusterFolder;
 use muser_cluster::policy::{Candidate, Choice, Place, Policy, PolicyFileError, PolicySettings, Trial};
 use muser_files::FileError;
 use muser_kernels::attention::KvLayout;
 use muser_kv::{CacheSpec, LayerSpec, PAGE_ROWS, PageLayout};
 use muser_model::{CacheError, LoadError, read_config};
+use muser_trust::identity::ClusterFolder;
 use serde::Serialize;
 
 use crate::failure::Failure;

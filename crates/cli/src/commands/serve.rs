@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use muser_cluster::unguessable_secret;
 use muser_engine::engine::SubmitError;
 use muser_engine::{Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
@@ -21,6 +20,7 @@ use muser_server::{
     RemotePrefill, RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings,
     ShortageLog, Tls, TlsError, Words,
 };
+use muser_trust::random;
 use tokio::runtime::{self, Runtime};
 
 use super::doctor::memory;
@@ -295,7 +295,7 @@ fn access(args: &AccessArgs) -> Result<Access, Failure> {
     let realms = match args.share_prefixes {
         true => Realms::COMMON,
         false => {
-            let secret = unguessable_secret().map_err(|error| ServeError::Runtime(io::Error::other(error)))?;
+            let secret = random::secret().map_err(|error| ServeError::Runtime(io::Error::other(error)))?;
             Realms::by_key(secret)
         }
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use muser_cluster::identity::{DEFAULT_LIFETIME_S, LIFETIME_MAX_S, NodeId, NodeName, Revoked, Roles, Serial};
+use muser_trust::identity::{DEFAULT_LIFETIME_S, LIFETIME_MAX_S, NodeId, NodeName, Revoked, Roles, Serial};
 
 /// Seconds of a day.
 pub const DAY_S: u64 = 24 * 3600;

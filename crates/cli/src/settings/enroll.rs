@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, value_parser};
 use muser_cluster::handoff::Address;
-use muser_cluster::identity::{DEFAULT_LIFETIME_S, LIFETIME_MAX_S, NodeName};
+use muser_trust::identity::{DEFAULT_LIFETIME_S, LIFETIME_MAX_S, NodeName};
 
 use super::cluster::{DAY_S, GrantedRoles};
 use super::{HubArgs, KvType, MachineArgs};

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeId, NodeName, Role, Roles};
 use muser_cluster::lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
+use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeId, NodeName, Role, Roles};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use muser_cluster::identity::Roles;
+use muser_trust::identity::Roles;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::common::{Folder, processor_ticks};

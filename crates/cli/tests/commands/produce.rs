@@ -6,8 +6,8 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
-use muser_cluster::keys::KeyRing;
+use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
+use muser_trust::keys::KeyRing;
 use serde_json::{Value, json};
 
 use crate::common::{Folder, command, command_with_descriptors, muser};

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use muser_model::Component;
+use muser_trust::identity::{ClusterFolder, NodeIdentity, NodeKey, NodeName, cluster_id};
+use muser_trust::keys::KeyRing;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::net::{TcpStream, lookup_host};
@@ -22,8 +24,6 @@ use super::ticket::Ticket;
 use super::tls;
 use super::under_way::EnrolmentFolder;
 use crate::handoff::{Address, Port};
-use crate::identity::{ClusterFolder, NodeIdentity, NodeKey, NodeName, cluster_id};
-use crate::keys::KeyRing;
 use crate::lane::UnixClock;
 
 /// A node that applies for membership.

@@ -8,6 +8,9 @@ use muser_host::Refused;
 use muser_kv::{ExportError, InstallError};
 use muser_ledger::OpenError;
 use muser_model::Component;
+use muser_trust::identity::{AuthorityError, CertificateError, IdentityError, RevocationsError, Roles};
+use muser_trust::keys::{KeyError, KeyFileError};
+use muser_trust::random::NoRandomness;
 use muser_wire::RequestError;
 use rustls::{AlertDescription, CertificateError as TlsCertificateError, Error as TlsError};
 
@@ -16,10 +19,7 @@ use super::message::RefuseCode;
 use super::report::Difference;
 use super::ticket::{IssueError, RedeemError};
 use crate::handoff::BringError;
-use crate::identity::{AuthorityError, CertificateError, IdentityError, RevocationsError, Roles};
-use crate::keys::{KeyError, KeyFileError};
 use crate::lane::{LaneError, SetupError};
-use crate::random::NoRandomness;
 
 /// Failure of an enrolment. Whatever the node was granted, if anything, is revoked, and nothing of its folder is kept.
 #[derive(Debug, thiserror::Error)]

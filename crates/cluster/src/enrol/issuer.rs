@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_model::Component;
+use muser_trust::identity::{
+    ClusterAuthority, ClusterFolder, Grant, NodeFacts, NodeName, Revocations, Revoked, Role, Roles, Serial,
+    facts_of_pem,
+};
 use tokio::time::timeout;
 
 use super::door::{Applicant, Door, Knocking, refuse};
@@ -18,10 +22,6 @@ use super::tls;
 use super::trial::Trial;
 use super::under_way::EnrolmentFolder;
 use crate::handoff::{Address, Port};
-use crate::identity::{
-    ClusterAuthority, ClusterFolder, Grant, NodeFacts, NodeName, Revocations, Revoked, Role, Roles, Serial,
-    facts_of_pem,
-};
 use crate::lane::UnixClock;
 
 /// Roles, lifetimes and limits of an enrolment.

@@ -16,7 +16,7 @@
 //! |            |     | keys          | likewise: the MAC keys of the tests                                 |
 //! | `Grant`    | 0   | authority     | `u32` of length, then as many of text: the CA's certificate, PEM    |
 //! |            |     | certificate   | likewise: the new node's                                            |
-//! |            |     | keys          | likewise: the MAC keys, see [`crate::keys`]                         |
+//! |            |     | keys          | likewise: the MAC keys, see [`muser_trust::keys`]                         |
 //! |            |     | revoked       | `u32` of count, then for each a `u8` (0 node, 1 serial), 32 or 16 bytes, and `u64` seconds since 1970 |
 //! | `Report`   | 0   | link          | `u8`, 1 if there is a link report: see [`LinkReport`], else 0       |
 //! |            |     | qualification | see [`Qualification`]                                               |
@@ -28,12 +28,12 @@
 //! | `BulkEnd`, `BulkSeen` | 0 | bytes | `u64`, sent or seen                                               |
 //! | `BulkSent` | 0   | round         | 24 bytes, see [`Round`]                                             |
 
+use muser_trust::identity::{NodeId, Revoked, Roles, Serial};
 use zeroize::Zeroizing;
 
 use super::frame::{Fields, FrameError, HEADER_BYTES, Kind, header_of};
 use super::report::{LinkReport, Qualification, Round};
 use crate::handoff::Address;
-use crate::identity::{NodeId, Revoked, Roles, Serial};
 
 /// Longest detail of a refusal, in bytes; longer ones are cut.
 const DETAIL_BYTES_MAX: usize = 1024;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_ledger::{FolderStorage, Ledger};
+use muser_trust::identity::{NodeId, NodeIdentity, Role};
+use muser_trust::keys::KeyRing;
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
@@ -21,8 +23,6 @@ use super::under_way::EnrolmentFolder;
 use crate::handoff::{
     Address, Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings,
 };
-use crate::identity::{NodeId, NodeIdentity, Role};
-use crate::keys::KeyRing;
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 
 /// Handoffs that a ledger is opened for.

@@ -14,9 +14,8 @@
 
 use std::fmt;
 
+use muser_trust::random::{self, NoRandomness};
 use zeroize::Zeroizing;
-
-use crate::random::{self, NoRandomness};
 
 const PREFIX: &str = "muser-ticket-";
 const VERSION: u8 = 1;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use muser_trust::identity::{ClusterAuthority, ENROLLING_SERVER_NAME, cluster_id};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
@@ -15,7 +16,6 @@ use rustls::{
 };
 
 use super::failure::EnrolError;
-use crate::identity::{ClusterAuthority, ENROLLING_SERVER_NAME, cluster_id};
 use crate::lane::{UnixClock, time_by};
 
 /// ALPN protocol name, required of both ends.

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
+use muser_trust::identity::{ClusterAuthority, Grant, NodeFacts, NodeIdentity, NodeKey, NodeName, Roles, facts_of_pem};
+use muser_trust::keys::KeyRing;
+
 use super::failure::EnrolError;
 use super::message::Trial as TrialMessage;
 use super::party::Limits;
-use crate::identity::{ClusterAuthority, Grant, NodeFacts, NodeIdentity, NodeKey, NodeName, Roles, facts_of_pem};
-use crate::keys::KeyRing;
 
 /// The enrolling node's part of it.
 pub(super) struct Trial {
@@ -57,5 +58,5 @@ impl Trial {
 /// Long enough for both qualifications and everything between them.
 fn lifetime_s(limits: Limits) -> u64 {
     let all = limits.qualification * 2 + limits.step * 20 + Duration::from_secs(600);
-    all.as_secs().clamp(1, crate::identity::LIFETIME_MAX_S)
+    all.as_secs().clamp(1, muser_trust::identity::LIFETIME_MAX_S)
 }

@@ -9,11 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use muser_files::{self as files, FileError, Secrecy};
+use muser_trust::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, Revoked, Serial};
+use muser_trust::{hex, random};
 use serde::{Deserialize, Serialize};
 
 use super::failure::EnrolError;
-use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, Revoked, Serial};
-use crate::{hex, random};
 
 const BEGIN: &str = "enrolment-";
 const GRANTED: &str = "granted.toml";

@@ -1,10 +1,10 @@
 //! Judgement about a peer, by facts gathered before. It reads no file and no clock, so it may run in the engine's turn,
 //! or in a simulation.
 
+use muser_trust::identity::{NodeFacts, Revoked};
 use muser_wire::MacKeys;
 
 use super::trust::TrustError;
-use crate::identity::{NodeFacts, Revoked};
 
 /// Facts by which a peer is judged at one moment.
 #[derive(Clone, Copy, Debug)]

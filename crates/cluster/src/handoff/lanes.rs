@@ -6,9 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use muser_trust::identity::NodeId;
 use tokio::sync::Notify;
-
-use crate::identity::NodeId;
 
 /// A lane on which nothing was asked for longer ends.
 const IDLE_MAX: Duration = Duration::from_secs(600);

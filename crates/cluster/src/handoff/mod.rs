@@ -29,12 +29,11 @@ use std::time::{Duration, Instant};
 
 use muser_kv::{CacheSpec, PAGE_ROWS};
 use muser_model::{Component, Identity};
+use muser_trust::identity::NodeFacts;
+use muser_trust::keys::KeyRing;
+use muser_trust::random::{self, NoRandomness};
 use muser_wire::{HandoffPlan, Node, layer_groups};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-
-use crate::identity::NodeFacts;
-use crate::keys::KeyRing;
-use crate::random::{self, NoRandomness};
 use trust::Keys;
 
 pub use bytes::{HandoffBytes, PlanRefused};

@@ -12,6 +12,8 @@ use muser_engine::SamplingSettings;
 use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, Realm, names_of};
+use muser_trust::identity::NodeId;
+use muser_trust::random;
 use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -24,10 +26,8 @@ use super::lanes::Lanes;
 use super::report::ProducerNews;
 use super::session::{Session, Work, turn_away};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
-use crate::identity::NodeId;
 use crate::lane::{Acceptor, Lane};
 use crate::pacing::{Pace, PacedBy};
-use crate::random;
 
 /// Bytes waiting to be sent, above which no more engine events are read.
 const BACKLOG_BYTES: usize = 32 << 20;

@@ -7,6 +7,9 @@ use muser_engine::engine::Installation;
 use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker};
 use muser_ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
+use muser_trust::identity::{NodeFacts, NodeId};
+use muser_trust::quarantine::{Quarantine, QuarantineError};
+use muser_trust::random::{self, NoRandomness};
 use muser_wire::{
     CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
     Request, RequestError, Stats,
@@ -16,10 +19,7 @@ use tokio::time::{Interval, interval, timeout};
 use super::inbox::Inbox;
 use super::trust::{Standing, TrustError};
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
-use crate::identity::{NodeFacts, NodeId};
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
-use crate::quarantine::{Quarantine, QuarantineError};
-use crate::random::{self, NoRandomness};
 
 /// Buffer of one read, bytes.
 const READ_BYTES: usize = 256 << 10;

@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use muser_engine::engine::Voucher;
 use muser_files::{Content, Watched};
+use muser_trust::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
+use muser_trust::keys::{KeyFileError, KeyRing, KeyState};
+use muser_trust::quarantine::{Quarantine, QuarantineError};
 use muser_wire::{KeyError, KeyState as WireKeyState, MacKeys};
 
 use super::Member;
 use super::judgement::Evidence;
-use crate::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
-use crate::keys::{KeyFileError, KeyRing, KeyState};
 use crate::lane::{Lane, LaneSettings};
-use crate::quarantine::{Quarantine, QuarantineError};
 
 /// Reason for which a handoff is neither begun nor used.
 #[derive(Debug, thiserror::Error)]

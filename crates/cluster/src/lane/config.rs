@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_trust::identity::{COMMON_SERVER_NAME, NodeIdentity};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{DnsName, ServerName, UnixTime};
@@ -11,8 +12,6 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-
-use crate::identity::{COMMON_SERVER_NAME, NodeIdentity};
 
 /// ALPN protocol name, required of both ends.
 pub const PROTOCOL: &[u8] = b"muser-handoff/2";
@@ -39,7 +38,7 @@ pub(super) fn client(identity: &NodeIdentity, clock: &UnixClock) -> Result<Clien
         .with_protocol_versions(&[&TLS13])
         .map_err(refused)?
         .with_webpki_verifier(verifier.build().map_err(refused)?)
-        .with_client_auth_cert(vec![identity.certificate.clone()], identity.private_key())
+        .with_client_auth_cert(vec![identity.certificate().clone()], identity.private_key())
         .map_err(refused)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.resumption = Resumption::disabled();
@@ -53,7 +52,7 @@ pub(super) fn server(identity: &NodeIdentity, clock: &UnixClock) -> Result<Serve
         .with_protocol_versions(&[&TLS13])
         .map_err(refused)?
         .with_client_cert_verifier(verifier.build().map_err(refused)?)
-        .with_single_cert(vec![identity.certificate.clone()], identity.private_key())
+        .with_single_cert(vec![identity.certificate().clone()], identity.private_key())
         .map_err(refused)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -68,7 +67,7 @@ pub(super) fn server_name() -> ServerName<'static> {
 
 fn roots(identity: &NodeIdentity) -> Result<Arc<RootCertStore>, SetupError> {
     let mut roots = RootCertStore::empty();
-    roots.add(identity.authority.clone()).map_err(refused)?;
+    roots.add(identity.authority().clone()).map_err(refused)?;
     Ok(Arc::new(roots))
 }
 

@@ -4,9 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use muser_trust::identity::{CertificateError, NodeId, RevocationsError, Revoked, Role, Roles};
 use rustls::{AlertDescription, CertificateError as TlsCertificateError, Error as TlsError};
-
-use crate::identity::{CertificateError, NodeId, RevocationsError, Revoked, Role, Roles};
 
 /// Verdict byte of an admitted peer.
 pub(super) const WELCOME: u8 = 0;

@@ -4,9 +4,9 @@ use muser_cluster::enrol::{
     Difference, EnrolError, Enrolled, IssuerSettings, PendingState, Progress, RedeemError, RefuseCode, Ticket, pending,
     take_back,
 };
-use muser_cluster::identity::{ClusterFolder, Revoked, Roles};
 use muser_kernels::attention::KvLayout;
 use muser_model::Component;
+use muser_trust::identity::{ClusterFolder, Revoked, Roles};
 
 use crate::handoff_world::{clock, run};
 use crate::world::{Begun, Heard, Offset, SECOND, applicant, apply, damaged_engine, engine, settings};

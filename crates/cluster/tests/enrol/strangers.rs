@@ -6,9 +6,9 @@ use muser_cluster::enrol::{
     Apply, EnrolError, FrameError, HEADER_BYTES, IssuerSettings, Kind, Limits, Message, PROTOCOL, RefuseCode,
     parse_header,
 };
-use muser_cluster::identity::{ClusterFolder, Roles};
 use muser_cluster::lane;
 use muser_kernels::attention::KvLayout;
+use muser_trust::identity::{ClusterFolder, Roles};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use muser_cluster::handoff::BringError;
-use muser_cluster::identity::Roles;
-use muser_cluster::quarantine::Quarantined;
 use muser_engine::engine::{Installed, PrefixReuse, Verdict};
 use muser_kernels::attention::KvLayout;
 use muser_kv::PageSet;
+use muser_trust::identity::Roles;
+use muser_trust::quarantine::Quarantined;
 
 use crate::world::{Cluster, Machine, clock, machine, random_tokens, run};
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use muser_cluster::handoff::BringError;
-use muser_cluster::keys::KeyRing;
 use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_kernels::attention::KvLayout;
+use muser_trust::keys::KeyRing;
 use muser_wire::{Component, Failure, RefuseCode};
 
 use crate::world::{

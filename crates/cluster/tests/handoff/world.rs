@@ -10,8 +10,6 @@ use muser_cluster::handoff::{
     BringError, Compress, Handoff, Member, Port, PrefixScope, Producer, ProducerNews, ProducerSettings, Remote,
     RemoteSettings, Shape, Trust,
 };
-use muser_cluster::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
-use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::{Flow, PrefixReuse, Request};
@@ -22,6 +20,8 @@ use muser_kernels::cpu::Kernels;
 use muser_kv::CacheSpec;
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Executor, Identity, Model};
+use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};
+use muser_trust::keys::KeyRing;
 use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;
 use tempfile::TempDir;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::identity::{
+use muser_cluster::lane::{Acceptor, Connector, Lane, LaneError, LaneSettings, UnixClock, Wanted};
+use muser_trust::identity::{
     ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Revocations, Role, Roles,
 };
-use muser_cluster::keys::KeyRing;
-use muser_cluster::lane::{Acceptor, Connector, Lane, LaneError, LaneSettings, UnixClock, Wanted};
+use muser_trust::keys::KeyRing;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;

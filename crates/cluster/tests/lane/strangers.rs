@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::identity::Role;
 use muser_cluster::lane::{Acceptor, Lane, LaneError, LaneSettings, PROTOCOL, Refusal, Wanted};
+use muser_trust::identity::Role;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use muser_cluster::identity::{ClusterFolder, NodeFacts, Revoked};
-use muser_cluster::quarantine::Quarantined;
 use muser_server::Fallback;
+use muser_trust::identity::{ClusterFolder, NodeFacts, Revoked};
+use muser_trust::quarantine::Quarantined;
 use muser_weights::gguf::Gguf;
 use serde_json::{Value, json};
 

@@ -9,10 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use muser_cluster::handoff::{
     Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
 };
-use muser_cluster::identity::{
-    ClusterAuthority, ClusterFolder, Grant, NodeId, NodeIdentity, NodeKey, NodeName, Role, Roles,
-};
-use muser_cluster::keys::KeyRing;
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_cluster::policy::{Policy, PolicySettings};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
@@ -23,6 +19,10 @@ use muser_ledger::{FolderStorage, Ledger};
 use muser_model::testing::{Fault, Faults, Faulty};
 use muser_model::{Executor, Identity};
 use muser_server::{AuditSettings, Auditor, Fallback, PrefillBy, PrefillSettings, RemotePrefill};
+use muser_trust::identity::{
+    ClusterAuthority, ClusterFolder, Grant, NodeId, NodeIdentity, NodeKey, NodeName, Role, Roles,
+};
+use muser_trust::keys::KeyRing;
 use muser_weights::digest::FileDigest;
 use serde_json::{Value, json};
 use tempfile::TempDir;

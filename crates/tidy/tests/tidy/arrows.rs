@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidy", &[]),
     ("wire", &[]),
     ("ledger", &["files"]),
+    ("trust", &["files"]),
     ("weights", &["kernels"]),
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),
@@ -18,9 +19,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("conformance", &["cuda", "kernels", "kv", "model", "weights"]),
     ("engine", &["kernels", "kv", "model", "text", "weights"]),
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
-    ("cluster", &["engine", "files", "host", "kernels", "kv", "ledger", "model", "text", "weights", "wire"]),
-    ("sim", &["cluster", "engine", "kv", "ledger", "wire"]),
-    ("server", &["cluster", "engine", "host", "kernels", "kv", "ledger", "model", "text", "weights", "wire"]),
+    ("cluster", &["engine", "files", "host", "kernels", "kv", "ledger", "model", "text", "trust", "weights", "wire"]),
+    ("sim", &["cluster", "engine", "kv", "ledger", "trust", "wire"]),
+    ("server", &["cluster", "engine", "host", "kernels", "kv", "ledger", "model", "text", "trust", "weights", "wire"]),
     (
         "cli",
         &[
@@ -37,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "model",
             "server",
             "text",
+            "trust",
             "weights",
             "wire",
         ],

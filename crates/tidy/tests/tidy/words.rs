@@ -37,6 +37,7 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
             "crates/files/",
             "crates/hub/",
             "crates/ledger/src/storage.rs",
+            "crates/trust/",
             "crates/weights/",
             "crates/cuda/src/kernels.rs",
             "/tests/",

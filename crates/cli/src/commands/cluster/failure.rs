@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use muser_cluster::enrol::EnrolError;
-use muser_cluster::identity::{AuthorityError, IdentityError, NodeId, RevocationsError};
-use muser_cluster::keys::{KeyError, KeyFileError};
-use muser_cluster::quarantine::QuarantineError;
 use muser_files::FileError;
+use muser_trust::identity::{AuthorityError, IdentityError, NodeId, RevocationsError};
+use muser_trust::keys::{KeyError, KeyFileError};
+use muser_trust::quarantine::QuarantineError;
 
 /// Failure to make, change or read a cluster folder. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use muser_cluster::enrol::{Pending, PendingState, pending};
-use muser_cluster::identity::{ClusterFolder, NodeFacts, Revoked, Role};
-use muser_cluster::keys::KeyState;
-use muser_cluster::quarantine::Quarantined;
+use muser_trust::identity::{ClusterFolder, NodeFacts, Revoked, Role};
+use muser_trust::keys::KeyState;
+use muser_trust::quarantine::Quarantined;
 use serde::Serialize;
 
 use super::{ClusterFailure, hexadecimal, now_unix_s};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use muser_cluster::enrol::{Enrolled, Issuer, IssuerSettings, Limits, Progress, advertised, take_back};
-use muser_cluster::identity::ClusterFolder;
+use muser_trust::identity::ClusterFolder;
 
 use super::node_config::{NodeConfig, Outcome};
 use super::{Computing, Talk, absolute, failed, name_of, outcome, runtime, unless_interrupted};

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use muser_cluster::enrol::{Applicant, EnrolError, Enrolled, Limits, Ticket};
 use muser_cluster::handoff::{Address, Port};
-use muser_cluster::identity::ClusterFolder;
+use muser_trust::identity::ClusterFolder;
 
 use super::node_config::NodeConfig;
 use super::{Computing, Talk, absolute, failed, name_of, outcome, runtime, unless_interrupted};

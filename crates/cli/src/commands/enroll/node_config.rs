@@ -9,8 +9,8 @@ use std::path::Path;
 
 use muser_cluster::enrol::{Rates, Round};
 use muser_cluster::handoff::Address;
-use muser_cluster::identity::IdentityError;
 use muser_files::change_text;
+use muser_trust::identity::IdentityError;
 use toml::de::DeTable;
 use toml::{Table, Value};
 

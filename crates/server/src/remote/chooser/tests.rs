@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use muser_cluster::identity::NodeId;
 use muser_cluster::policy::{PolicySettings, Verdict};
 use muser_host::{Slot, Task, Totals};
 use muser_kv::PoolUse;
+use muser_trust::identity::NodeId;
 use muser_wire::Stats;
 
 use super::*;

@@ -6,7 +6,10 @@
 pub struct NoRandomness;
 
 /// `N` fresh bytes.
-pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
+///
+/// # Errors
+/// [`NoRandomness`].
+pub fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     rustls::crypto::aws_lc_rs::default_provider().secure_random.fill(&mut bytes).map_err(|_| NoRandomness)?;
     Ok(bytes)

@@ -34,11 +34,11 @@ const AUTHORITY_LIFETIME_S: u64 = 10 * 366 * 24 * 3600;
 /// The end of the year 9000, so that no sum of times leaves the calendar.
 const NOW_MAX_S: u64 = 221_845_392_000;
 /// Every node's certificate carries this name, so that handshakes need no DNS. It says nothing about which node it is.
-pub(crate) const COMMON_SERVER_NAME: &str = "node.muser.internal";
+pub const COMMON_SERVER_NAME: &str = "node.muser.internal";
 
 /// Server name in the certificate of an enrolling node. No node's own certificate carries it, so no node can pose as
 /// the CA.
-pub(crate) const ENROLLING_SERVER_NAME: &str = "enrolling.muser.internal";
+pub const ENROLLING_SERVER_NAME: &str = "enrolling.muser.internal";
 
 /// The CA with its key. Printing it shows the cluster's id only.
 pub struct ClusterAuthority {
@@ -157,7 +157,10 @@ impl ClusterAuthority {
 
     /// A chain and a key that prove the CA's presence to a new node, for `lifetime_s` from now. The certificate names
     /// no node, so no lane accepts it.
-    pub(crate) fn enrolling(
+    ///
+    /// # Errors
+    /// [`AuthorityError::BadLifetime`] or [`AuthorityError::BadClock`], or the provider's refusal.
+    pub fn enrolling(
         &self,
         lifetime_s: u64,
         now_unix_s: u64,
@@ -190,7 +193,7 @@ impl ClusterAuthority {
         let Ok(name) = ServerName::try_from(COMMON_SERVER_NAME) else { return false };
         // At the end of its time, so that a certificate that has run out counts too.
         let at = UnixTime::since_unix_epoch(Duration::from_secs(identity.facts().not_after_unix_s));
-        verifier.verify_server_cert(&identity.certificate, &[], &name, &[], at).is_ok()
+        verifier.verify_server_cert(identity.certificate(), &[], &name, &[], at).is_ok()
     }
 
     /// The CA's certificate, for every node.

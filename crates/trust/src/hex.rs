@@ -1,13 +1,13 @@
 //! Bytes as lower-case hexadecimal digits, and back.
 
 /// Two digits a byte.
-pub(crate) fn encode(bytes: &[u8]) -> String {
+pub fn encode(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// Exactly `N` bytes, or nothing. Takes digits of either case.
-pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
     if pairs.len() != N {
         return None;

@@ -125,7 +125,7 @@ impl Revocations {
     }
 
     /// State when the list was last read, without blocking.
-    pub(crate) fn known(&self, facts: &NodeFacts) -> Option<Revoked> {
+    pub fn known(&self, facts: &NodeFacts) -> Option<Revoked> {
         self.0.known().find(facts)
     }
 
@@ -199,7 +199,10 @@ impl Revocations {
     }
 
     /// Writes a list without entries where there is none.
-    pub(crate) fn create(path: &Path) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// [`FileError::Exists`] if there is one, or another [`FileError`]; nothing is overwritten.
+    pub fn create(path: &Path) -> Result<(), FileError> {
         files::create(path, &HeadForm::new(0, 0).text(), Secrecy::Public)
     }
 

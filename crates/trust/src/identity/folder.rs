@@ -34,8 +34,8 @@ pub struct ClusterFolder {
 /// Certificate chain and private key by which a node authenticates itself. `Debug` shows the certificate's facts only.
 pub struct NodeIdentity {
     facts: NodeFacts,
-    pub(crate) authority: CertificateDer<'static>,
-    pub(crate) certificate: CertificateDer<'static>,
+    authority: CertificateDer<'static>,
+    certificate: CertificateDer<'static>,
     key: NodeKey,
 }
 
@@ -261,7 +261,7 @@ impl NodeIdentity {
     ///
     /// # Errors
     /// [`AuthorityError::BadCertificate`], [`AuthorityError::BadNodeCertificate`] and [`AuthorityError::WrongKey`].
-    pub(crate) fn from_pem(authority: &str, certificate: &str, key: NodeKey) -> Result<Self, AuthorityError> {
+    pub fn from_pem(authority: &str, certificate: &str, key: NodeKey) -> Result<Self, AuthorityError> {
         let authority =
             CertificateDer::from_pem_slice(authority.as_bytes()).map_err(|_| AuthorityError::BadCertificate)?;
         let (certificate, facts) = node_certificate(certificate).map_err(AuthorityError::BadNodeCertificate)?;
@@ -281,7 +281,18 @@ impl NodeIdentity {
         cluster_id(&self.authority)
     }
 
-    pub(crate) fn private_key(&self) -> PrivateKeyDer<'static> {
+    /// The CA's certificate.
+    pub fn authority(&self) -> &CertificateDer<'static> {
+        &self.authority
+    }
+
+    /// This node's certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// This node's private key (PKCS 8).
+    pub fn private_key(&self) -> PrivateKeyDer<'static> {
         PrivatePkcs8KeyDer::from(self.key.der()).into()
     }
 }
@@ -293,7 +304,10 @@ impl fmt::Debug for NodeIdentity {
 }
 
 /// Facts of a PEM certificate.
-pub(crate) fn facts_of_pem(text: &str) -> Result<NodeFacts, CertificateError> {
+///
+/// # Errors
+/// [`CertificateError`].
+pub fn facts_of_pem(text: &str) -> Result<NodeFacts, CertificateError> {
     Ok(node_certificate(text)?.1)
 }
 

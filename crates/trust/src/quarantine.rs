@@ -148,7 +148,7 @@ impl Quarantine {
     }
 
     /// State when the list was last read, without blocking.
-    pub(crate) fn known(&self, node: NodeId) -> bool {
+    pub fn known(&self, node: NodeId) -> bool {
         self.unwritten().contains(&node) || self.file.known().has(node)
     }
 

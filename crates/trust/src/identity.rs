@@ -10,10 +10,9 @@ mod folder;
 mod revocations;
 
 pub use authority::{
-    AuthorityError, CLOCK_SKEW_S, ClusterAuthority, DEFAULT_LIFETIME_S, Grant, LIFETIME_MAX_S, NodeKey, cluster_id,
+    AuthorityError, CLOCK_SKEW_S, COMMON_SERVER_NAME, ClusterAuthority, DEFAULT_LIFETIME_S, ENROLLING_SERVER_NAME,
+    Grant, LIFETIME_MAX_S, NodeKey, cluster_id,
 };
-pub(crate) use authority::{COMMON_SERVER_NAME, ENROLLING_SERVER_NAME};
 pub use facts::{CertificateError, NodeFacts, NodeId, NodeName, Role, Roles, Serial};
-pub(crate) use folder::facts_of_pem;
-pub use folder::{ClusterFolder, IdentityError, NodeIdentity};
+pub use folder::{ClusterFolder, IdentityError, NodeIdentity, facts_of_pem};
 pub use revocations::{Revocations, RevocationsError, Revoked};

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use muser_cluster::identity::{
+use muser_files::FileError;
+use muser_trust::identity::{
     AuthorityError, CLOCK_SKEW_S, ClusterAuthority, ClusterFolder, DEFAULT_LIFETIME_S, Grant, IdentityError, NodeFacts,
     NodeKey, NodeName, Roles,
 };
-use muser_cluster::keys::KeyRing;
-use muser_files::FileError;
+use muser_trust::keys::KeyRing;
 
 const NOW: u64 = 1_800_000_000;
 
