@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use muser_cluster::handoff::TrustError;
 use muser_engine::engine::{Provenance, Untrusted};
 use muser_kv::{Maker, Makers};
 use muser_trust::identity::NodeId;
+use muser_trust::judgement::TrustError;
 use muser_wire::Request;
 
 use crate::attempt::{Attempt, End, Job};

@@ -4,6 +4,7 @@
 //! - `identity` is a node's key, its certificate under the cluster's CA, the folder, and the deny-list.
 //! - `keys` are the MAC keys that seal handoffs.
 //! - `quarantine` lists producers that sent wrong keys and values; they are not asked any more.
+//! - `judgement` decides by all of these if a peer is trusted at one moment.
 //! - `list_file` detects lists that lost entries.
 //! - `random` gives unpredictable bytes, `hex` writes and reads digests.
 
@@ -11,6 +12,7 @@
 
 pub mod hex;
 pub mod identity;
+pub mod judgement;
 pub mod keys;
 mod list_file;
 pub mod quarantine;

@@ -11,7 +11,6 @@ mod bytes;
 mod compression;
 mod handshakes;
 mod inbox;
-mod judgement;
 mod lanes;
 mod producer;
 mod remote;
@@ -30,6 +29,7 @@ use std::time::{Duration, Instant};
 use muser_kv::{CacheSpec, PAGE_ROWS};
 use muser_model::{Component, Identity};
 use muser_trust::identity::NodeFacts;
+use muser_trust::judgement::TrustError;
 use muser_trust::keys::KeyRing;
 use muser_trust::random::{self, NoRandomness};
 use muser_wire::{HandoffPlan, Node, layer_groups};
@@ -38,11 +38,10 @@ use trust::Keys;
 
 pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
-pub use judgement::Evidence;
 pub use producer::{Port, PrefixScope, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};
-pub use trust::{Trust, TrustError};
+pub use trust::Trust;
 
 /// Socket address of a node's listener.
 pub type Address = std::net::SocketAddr;

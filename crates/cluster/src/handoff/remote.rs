@@ -8,6 +8,7 @@ use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker};
 use muser_ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use muser_trust::identity::{NodeFacts, NodeId};
+use muser_trust::judgement::TrustError;
 use muser_trust::quarantine::{Quarantine, QuarantineError};
 use muser_trust::random::{self, NoRandomness};
 use muser_wire::{
@@ -17,7 +18,7 @@ use muser_wire::{
 use tokio::time::{Interval, interval, timeout};
 
 use super::inbox::Inbox;
-use super::trust::{Standing, TrustError};
+use super::trust::Standing;
 use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use muser_trust::judgement::TrustError;
 use muser_wire::{SenderTimes, Sent};
 
-use super::trust::TrustError;
 use crate::accounting::SendAccount;
 use crate::lane::LaneError;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::ReadyPage;
 use muser_host::{Answer, News, What};
+use muser_trust::judgement::TrustError;
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Request, Sender, SenderEvent, SenderTimes,
     Sent,
@@ -24,7 +25,7 @@ use super::lanes::Place;
 use super::producer::{Producer, Tell};
 use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
-use super::trust::{Keys, Standing, TrustError};
+use super::trust::{Keys, Standing};
 use super::{Clock, FRAME_BYTES, push, socket};
 use crate::accounting::SendAccount;
 use crate::lane::{Lane, linger};

@@ -6,68 +6,19 @@
 //! under way at its end. A file that cannot be read stops handoffs until it can: nothing that was known before is used
 //! instead. The engine never waits for a disk: in its turn the judgement is by what was read just before.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muser_engine::engine::Voucher;
 use muser_files::{Content, Watched};
-use muser_trust::identity::{ClusterFolder, NodeFacts, NodeId, Revocations, RevocationsError, Revoked};
+use muser_trust::identity::{ClusterFolder, NodeFacts, Revocations};
+use muser_trust::judgement::{Evidence, TrustError};
 use muser_trust::keys::{KeyFileError, KeyRing, KeyState};
-use muser_trust::quarantine::{Quarantine, QuarantineError};
-use muser_wire::{KeyError, KeyState as WireKeyState, MacKeys};
+use muser_trust::quarantine::Quarantine;
+use muser_wire::{KeyState as WireKeyState, MacKeys};
 
 use super::Member;
-use super::judgement::Evidence;
 use crate::lane::{Lane, LaneSettings};
-
-/// Reason for which a handoff is neither begun nor used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrustError {
-    /// This node's MAC keys cannot be read.
-    #[error("{}: the MAC keys cannot be used: {error}", path.display())]
-    Keys {
-        /// The file.
-        path: PathBuf,
-        /// Error of the key file.
-        #[source]
-        error: KeyFileError,
-    },
-    /// This node's deny-list cannot be read.
-    #[error("the deny-list cannot be used: {0}")]
-    Revocations(#[from] RevocationsError),
-    /// The peer was revoked since it was admitted.
-    #[error("node {id} is revoked ({revoked:?})")]
-    Revoked {
-        /// The peer.
-        id: NodeId,
-        /// Matching entry of the deny-list.
-        revoked: Revoked,
-    },
-    /// The peer's certificate is not valid at this moment, though its lane is open.
-    #[error(
-        "the certificate of node {id} is valid from {from_unix_s} to {until_unix_s}, and it is {now_unix_s} (seconds since 1970)"
-    )]
-    OutOfTime {
-        /// The peer.
-        id: NodeId,
-        /// Its first second.
-        from_unix_s: u64,
-        /// Its last second.
-        until_unix_s: u64,
-        /// This node's clock.
-        now_unix_s: u64,
-    },
-    /// The peer is quarantined here.
-    #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
-    Quarantined(NodeId),
-    /// The quarantine cannot be read.
-    #[error(transparent)]
-    Quarantine(#[from] QuarantineError),
-    /// The handoff's MAC key is not one that handoffs are served with.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-}
 
 /// A peer on its lane, with the lists and keys by which it is trusted.
 #[derive(Clone)]

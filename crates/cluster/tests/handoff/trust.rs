@@ -5,13 +5,14 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote, TrustError};
+use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote};
 use muser_cluster::lane::{LaneError, PeerRefusal, Refusal};
 use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::PrefixReuse;
 use muser_host::Refused;
 use muser_kernels::attention::KvLayout;
 use muser_trust::identity::{ClusterFolder, Revoked};
+use muser_trust::judgement::TrustError;
 use muser_trust::keys::{KeyFileError, KeyRing};
 use muser_trust::quarantine::Quarantined;
 use muser_wire::RefuseCode;

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidy", &[]),
     ("wire", &[]),
     ("ledger", &["files"]),
-    ("trust", &["files"]),
+    ("trust", &["files", "wire"]),
     ("weights", &["kernels"]),
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),

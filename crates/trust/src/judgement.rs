@@ -1,10 +1,62 @@
 //! Judgement about a peer, by facts gathered before. It reads no file and no clock, so it may run in the engine's turn,
 //! or in a simulation.
 
-use muser_trust::identity::{NodeFacts, Revoked};
-use muser_wire::MacKeys;
+use std::path::PathBuf;
 
-use super::trust::TrustError;
+use muser_wire::{KeyError, MacKeys};
+
+use crate::identity::{NodeFacts, NodeId, RevocationsError, Revoked};
+use crate::keys::KeyFileError;
+use crate::quarantine::QuarantineError;
+
+/// Reason for which a handoff is neither begun nor used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// This node's MAC keys cannot be read.
+    #[error("{}: the MAC keys cannot be used: {error}", path.display())]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// Error of the key file.
+        #[source]
+        error: KeyFileError,
+    },
+    /// This node's deny-list cannot be read.
+    #[error("the deny-list cannot be used: {0}")]
+    Revocations(#[from] RevocationsError),
+    /// The peer was revoked since it was admitted.
+    #[error("node {id} is revoked ({revoked:?})")]
+    Revoked {
+        /// The peer.
+        id: NodeId,
+        /// Matching entry of the deny-list.
+        revoked: Revoked,
+    },
+    /// The peer's certificate is not valid at this moment, though its lane is open.
+    #[error(
+        "the certificate of node {id} is valid from {from_unix_s} to {until_unix_s}, and it is {now_unix_s} (seconds since 1970)"
+    )]
+    OutOfTime {
+        /// The peer.
+        id: NodeId,
+        /// Its first second.
+        from_unix_s: u64,
+        /// Its last second.
+        until_unix_s: u64,
+        /// This node's clock.
+        now_unix_s: u64,
+    },
+    /// The peer is quarantined here.
+    #[error("node {0} is quarantined, as it sent wrong keys and values: see muser cluster show")]
+    Quarantined(NodeId),
+    /// The quarantine cannot be read.
+    #[error(transparent)]
+    Quarantine(#[from] QuarantineError),
+    /// The handoff's MAC key is not one that handoffs are served with.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
 
 /// Facts by which a peer is judged at one moment.
 #[derive(Clone, Copy, Debug)]
