@@ -33,7 +33,7 @@ mod tls;
 mod trial;
 mod under_way;
 
-use crate::handoff::Address;
+use muser_trust::Address;
 
 pub use applicant::Applicant;
 pub use failure::EnrolError;

@@ -1,17 +1,15 @@
-//! Cluster of machines: encrypted lanes between them, handoffs of KV pages, enrolment, and placement of prompts.
+//! Cluster of machines: encrypted lanes between them, handoffs of KV pages, and enrolment.
 //!
 //! - `lane` is one encrypted connection between two nodes that admitted each other.
 //! - `handoff` brings pages from the engine of one node to that of another.
 //! - `enrol` admits a new node over the network, once, by a ticket, and tests it.
 //! - `pacing` limits a lane's send rate, `accounting` measures it; `socket_options` sets and reads the kernel's TCP
 //!   options.
-//! - `policy` chooses the node that computes a prompt, by measured rates.
 
 pub mod accounting;
 pub mod enrol;
 pub mod handoff;
 pub mod lane;
 pub mod pacing;
-pub mod policy;
 #[cfg(target_os = "linux")]
 pub mod socket_options;

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_cluster::handoff::{BringError, Handoff, Milestone, Remote};
-use muser_cluster::policy::{Place, Policy, Verdict};
 use muser_engine::engine::{Installation, Installed, NotInstallable, PrefixReuse, Request};
 use muser_host::{Answer, EngineHost, Refused};
 use muser_kv::{Maker, PAGE_ROWS};
+use muser_placement::{Place, Policy, Verdict};
 
 use crate::error::{ApiError, ErrorKind};
 

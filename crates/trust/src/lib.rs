@@ -19,3 +19,6 @@ pub mod quarantine;
 pub mod random;
 
 pub use list_file::ListFault;
+
+/// Socket address of a node's listener.
+pub type Address = std::net::SocketAddr;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use muser_cluster::enrol::Machine;
-use muser_cluster::handoff::{Address, Handoff, Remote};
+use muser_cluster::handoff::{Handoff, Remote};
 use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer,
@@ -20,6 +20,7 @@ use muser_engine::{
 use muser_host::{Answer, EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_text::{Specials, Tokenizer};
+use muser_trust::Address;
 use tokio::runtime::Builder;
 
 use crate::cluster_member::{Membership, shape};

@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use muser_cluster::handoff::HandoffBytes;
-use muser_cluster::policy::{Candidate, Choice, Place, Policy, PolicyFileError, PolicySettings, Trial};
 use muser_files::FileError;
 use muser_kernels::attention::KvLayout;
 use muser_kv::{CacheSpec, LayerSpec, PAGE_ROWS, PageLayout};
 use muser_model::{CacheError, LoadError, read_config};
+use muser_placement::{Candidate, Choice, Place, Policy, PolicyFileError, PolicySettings, Trial};
 use muser_trust::identity::ClusterFolder;
 use serde::Serialize;
 
@@ -201,8 +201,8 @@ fn costs(folder: &ClusterFolder, missing: &Range<u64>, payload_bytes: u64) -> Re
         Place::Local => "local".to_owned(),
         Place::Producer(address) => address.to_string(),
     };
-    let cost = |(place, explanation): (&Place, &muser_cluster::policy::Explanation)| {
-        let of = |term: fn(muser_cluster::policy::Cost) -> f64| explanation.cost.map(term);
+    let cost = |(place, explanation): (&Place, &muser_placement::Explanation)| {
+        let of = |term: fn(muser_placement::Cost) -> f64| explanation.cost.map(term);
         Cost {
             place: name(*place),
             queue_ms: of(|cost| cost.queue_ms),

@@ -4,7 +4,8 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use muser_cluster::handoff::{Address, Compress};
+use muser_cluster::handoff::Compress;
+use muser_trust::Address;
 
 use super::serve::MemoryArgs;
 use super::{HubArgs, KvType, MachineArgs};

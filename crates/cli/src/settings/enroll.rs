@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, value_parser};
-use muser_cluster::handoff::Address;
+use muser_trust::Address;
 use muser_trust::identity::{DEFAULT_LIFETIME_S, LIFETIME_MAX_S, NodeName};
 
 use super::cluster::{DAY_S, GrantedRoles};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muser_model::Component;
+use muser_trust::Address;
 use muser_trust::identity::{ClusterFolder, NodeIdentity, NodeKey, NodeName, cluster_id};
 use muser_trust::keys::KeyRing;
 use rustls::pki_types::CertificateDer;
@@ -23,7 +24,7 @@ use super::qualify::Machine;
 use super::ticket::Ticket;
 use super::tls;
 use super::under_way::EnrolmentFolder;
-use crate::handoff::{Address, Port};
+use crate::handoff::Port;
 use crate::lane::UnixClock;
 
 /// A node that applies for membership.

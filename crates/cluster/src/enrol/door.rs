@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_trust::Address;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
@@ -24,7 +25,7 @@ use super::failure::EnrolError;
 use super::frame::Kind;
 use super::message::{Apply, Message};
 use super::ticket::{IssuedTicket, RedeemError};
-use crate::handoff::{Address, Port};
+use crate::handoff::Port;
 use crate::lane::UnixClock;
 
 /// Connections in their handshake at once.

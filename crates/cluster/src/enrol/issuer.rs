@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_model::Component;
+use muser_trust::Address;
 use muser_trust::identity::{
     ClusterAuthority, ClusterFolder, Grant, NodeFacts, NodeName, Revocations, Revoked, Role, Roles, Serial,
     facts_of_pem,
@@ -21,7 +22,7 @@ use super::ticket::{IssueError, IssuedTicket, RedeemError, Ticket};
 use super::tls;
 use super::trial::Trial;
 use super::under_way::EnrolmentFolder;
-use crate::handoff::{Address, Port};
+use crate::handoff::Port;
 use crate::lane::UnixClock;
 
 /// Roles, lifetimes and limits of an enrolment.

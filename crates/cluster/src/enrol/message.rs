@@ -28,12 +28,12 @@
 //! | `BulkEnd`, `BulkSeen` | 0 | bytes | `u64`, sent or seen                                               |
 //! | `BulkSent` | 0   | round         | 24 bytes, see [`Round`]                                             |
 
+use muser_trust::Address;
 use muser_trust::identity::{NodeId, Revoked, Roles, Serial};
 use zeroize::Zeroizing;
 
 use super::frame::{Fields, FrameError, HEADER_BYTES, Kind, header_of};
 use super::report::{LinkReport, Qualification, Round};
-use crate::handoff::Address;
 
 /// Longest detail of a refusal, in bytes; longer ones are cut.
 const DETAIL_BYTES_MAX: usize = 1024;

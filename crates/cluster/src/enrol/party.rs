@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_ledger::{FolderStorage, Ledger};
+use muser_trust::Address;
 use muser_trust::identity::{NodeId, NodeIdentity, Role};
 use muser_trust::keys::KeyRing;
 use tokio::net::TcpStream;
@@ -20,9 +21,7 @@ use super::probe;
 use super::qualify::Machine;
 use super::report::{LinkReport, Qualification};
 use super::under_way::EnrolmentFolder;
-use crate::handoff::{
-    Address, Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings,
-};
+use crate::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings};
 use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 
 /// Handoffs that a ledger is opened for.

@@ -43,9 +43,6 @@ pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSetting
 pub use report::{HandoffReport, KeptPace, ProducerNews};
 pub use trust::Trust;
 
-/// Socket address of a node's listener.
-pub type Address = std::net::SocketAddr;
-
 /// Longest `Pages` body that is made or taken, in bytes.
 const PAGES_BYTES_MAX: u32 = 16 << 20;
 /// Target size of a frame of pages, bytes; a frame has at least one page of each layer. Packed in one go.

@@ -12,6 +12,7 @@ use muser_engine::SamplingSettings;
 use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, Realm, names_of};
+use muser_trust::Address;
 use muser_trust::identity::NodeId;
 use muser_trust::random;
 use muser_wire::{Codecs, PagePacker, RefuseCode, Request, SenderSettings};
@@ -25,7 +26,7 @@ use super::handshakes::Handshakes;
 use super::lanes::Lanes;
 use super::report::ProducerNews;
 use super::session::{Session, Work, turn_away};
-use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape};
+use super::{Clock, Member, PAGES_BYTES_MAX, Shape};
 use crate::lane::{Acceptor, Lane};
 use crate::pacing::{Pace, PacedBy};
 

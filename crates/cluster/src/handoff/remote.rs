@@ -7,6 +7,7 @@ use muser_engine::engine::Installation;
 use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker};
 use muser_ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
+use muser_trust::Address;
 use muser_trust::identity::{NodeFacts, NodeId};
 use muser_trust::judgement::TrustError;
 use muser_trust::quarantine::{Quarantine, QuarantineError};
@@ -19,7 +20,7 @@ use tokio::time::{Interval, interval, timeout};
 
 use super::inbox::Inbox;
 use super::trust::Standing;
-use super::{Address, Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
+use super::{Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
 use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 
 /// Buffer of one read, bytes.

@@ -11,12 +11,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use muser_cluster::handoff::{Address, Handoff, Remote};
+use muser_cluster::handoff::{Handoff, Remote};
 use muser_cluster::lane::UnixClock;
 use muser_engine::engine::{Beginning, Installed, PrefixReuse, Verdict};
 use muser_host::EngineHost;
 use muser_kv::{Maker, PAGE_ROWS};
 use muser_model::Place;
+use muser_trust::Address;
 use muser_trust::identity::NodeId;
 use muser_trust::quarantine::{Quarantine, Quarantined};
 use serde_json::{Value, json};

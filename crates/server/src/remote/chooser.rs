@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use muser_cluster::handoff::Handoff;
-use muser_cluster::policy::{Candidate, Observation, Place, Policy, Trial};
 use muser_host::EngineStatus;
 use muser_kv::PAGE_ROWS;
+use muser_placement::{Candidate, Observation, Place, Policy, Trial};
 use muser_wire::SenderTimes;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;

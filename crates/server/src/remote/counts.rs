@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muser_cluster::handoff::{Address, Handoff};
+use muser_cluster::handoff::Handoff;
+use muser_trust::Address;
 
 use super::audit::{AuditOutcome, Audited};
 use super::source::{Chosen, place_name, told, verdict_name};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use muser_cluster::handoff::Handoff;
-use muser_cluster::policy::{Choice, Cost, Explanation, Place, Verdict};
 use muser_kv::PAGE_ROWS;
+use muser_placement::{Choice, Cost, Explanation, Place, Verdict};
 use muser_wire::SenderTimes;
 use serde_json::{Map, Value, json};
 

@@ -10,7 +10,6 @@ use muser_cluster::handoff::{
     Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
 };
 use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
-use muser_cluster::policy::{Policy, PolicySettings};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
@@ -18,6 +17,7 @@ use muser_kernels::cpu::Kernels;
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::testing::{Fault, Faults, Faulty};
 use muser_model::{Executor, Identity};
+use muser_placement::{Policy, PolicySettings};
 use muser_server::{AuditSettings, Auditor, Fallback, PrefillBy, PrefillSettings, RemotePrefill};
 use muser_trust::identity::{
     ClusterAuthority, ClusterFolder, Grant, NodeId, NodeIdentity, NodeKey, NodeName, Role, Roles,

@@ -78,7 +78,13 @@ const CONFINED: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["std::net", "tokio::net", "TcpStream", "TcpListener", "UdpSocket", "UnixStream", "UnixListener"],
-        &["crates/server/", "crates/cluster/", "crates/hub/tests/support/", "crates/cli/tests/"],
+        &[
+            "crates/server/",
+            "crates/cluster/",
+            "crates/trust/src/lib.rs",
+            "crates/hub/tests/support/",
+            "crates/cli/tests/",
+        ],
         "rules are tested without a network",
     ),
     (

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use clap::ValueEnum;
 use muser_cluster::enrol::{Issuer, IssuerSettings, Limits, Machine, Rates};
-use muser_cluster::handoff::Address;
+use muser_trust::Address;
 use muser_trust::identity::{ClusterFolder, NodeName, Roles};
 use tokio::sync::oneshot;
 

@@ -109,7 +109,7 @@ fn configure(
     args: &EnrollArgs,
     folder: &Path,
     enrolled: &Enrolled,
-    listen: muser_cluster::handoff::Address,
+    listen: muser_trust::Address,
 ) -> Result<(), Failure> {
     let mut config = NodeConfig::new(folder, args)?;
     if let Some(address) = enrolled.producer {

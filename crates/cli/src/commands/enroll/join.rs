@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
 use muser_cluster::enrol::{Applicant, EnrolError, Enrolled, Limits, Ticket};
-use muser_cluster::handoff::{Address, Port};
+use muser_cluster::handoff::Port;
+use muser_trust::Address;
 use muser_trust::identity::ClusterFolder;
 
 use super::node_config::NodeConfig;

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use muser_cluster::enrol::{Rates, Round};
-use muser_cluster::handoff::Address;
 use muser_files::change_text;
+use muser_trust::Address;
 use muser_trust::identity::IdentityError;
 use toml::de::DeTable;
 use toml::{Table, Value};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use muser_cluster::policy::{PolicySettings, Verdict};
 use muser_host::{Slot, Task, Totals};
 use muser_kv::PoolUse;
+use muser_placement::{PolicySettings, Verdict};
 use muser_trust::identity::NodeId;
 use muser_wire::Stats;
 

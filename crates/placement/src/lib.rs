@@ -14,6 +14,8 @@
 //!
 //! - `rates` learns, `store` keeps what was learnt in a file.
 
+#![forbid(unsafe_code)]
+
 mod rates;
 mod store;
 
@@ -21,8 +23,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-use crate::handoff::Address;
-
+use muser_trust::Address;
 use muser_trust::identity::NodeId;
 use rates::{Rates, Step};
 

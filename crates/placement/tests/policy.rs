@@ -1,9 +1,9 @@
 //! The policy against machines and wires whose true rates are known.
 
-use std::net::SocketAddr;
 use std::ops::Range;
 
-use muser_cluster::policy::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Trial, Verdict};
+use muser_placement::{Candidate, Observation, Place, Policy, PolicyFileError, PolicySettings, Trial, Verdict};
+use muser_trust::Address;
 use muser_trust::identity::NodeId;
 
 /// Muse Glimmer 30B's rows in f16: 13 layers of all positions, 39 of the last 2048.
@@ -90,8 +90,8 @@ impl Machine {
     }
 }
 
-fn address(id: u8) -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, id], 9932))
+fn address(id: u8) -> Address {
+    Address::from(([192, 0, 2, id], 9932))
 }
 
 /// The length at `share` of the way from 256 to 16384 positions, by its logarithm.

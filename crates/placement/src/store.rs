@@ -16,12 +16,12 @@
 use std::path::{Path, PathBuf};
 
 use muser_files::{self as files, FileError, Secrecy};
+use muser_trust::Address;
 use muser_trust::identity::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::rates::{DEPTHS, Rates};
 use super::{Known, Place, Policy, PolicySettings};
-use crate::handoff::Address;
 
 /// Failure to read or write the learned rates. A caller may go on without them.
 #[derive(Debug, thiserror::Error)]
