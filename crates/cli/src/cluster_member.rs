@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::enrol::{Pending, PendingState, pending};
 use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape, Trust};
-use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_files::FileError;
 use muser_kernels::attention::{KvLayout, PAGE_ROWS};
+use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Identity, ModelSpec};
 use muser_placement::{Policy, PolicyFileError, PolicySettings};

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
+use muser_lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Role, Roles};
 use muser_trust::keys::KeyRing;
 use muser_wire::{

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_cluster::handoff::{Port, PrefixScope, Producer, ProducerNews, ProducerSettings};
-use muser_cluster::lane::Acceptor;
-use muser_cluster::pacing::PacedBy;
 use muser_engine::{Engine, EngineSettings};
 use muser_host::EngineHost;
+use muser_lane::Acceptor;
+use muser_lane::pacing::PacedBy;
 use tokio::runtime::Builder;
 
 use super::serve::budget;

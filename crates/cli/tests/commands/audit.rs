@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Shape};
-use muser_cluster::lane::{Acceptor, LaneSettings, Wanted};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_lane::{Acceptor, LaneSettings, Wanted};
 use muser_model::{Executor, Identity, Model};
 use muser_trust::identity::{ClusterFolder, Role, Roles};
 use muser_weights::digest::FileDigest;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
+use muser_lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
 use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeId, NodeName, Role, Roles};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -448,6 +448,6 @@ async fn both_ends(from: &str, to: &str) -> (Result<String, LaneError>, Result<S
     let address = listener.local_addr().unwrap();
     let accepting = async { acceptor.accept(listener.accept().await.unwrap().0).await };
     let (connected, accepted) = tokio::join!(connector.connect(address, wanted(Role::Producer)), accepting);
-    let name = |lane: muser_cluster::lane::Lane| lane.peer().name.to_string();
+    let name = |lane: muser_lane::Lane| lane.peer().name.to_string();
     (connected.map(name), accepted.map(name))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::lane::{Connector, LaneSettings, Wanted};
+use muser_lane::{Connector, LaneSettings, Wanted};
 use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Revoked, Role, Roles};
 use muser_trust::keys::KeyRing;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

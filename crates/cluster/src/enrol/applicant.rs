@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muser_lane::UnixClock;
 use muser_model::Component;
 use muser_trust::Address;
 use muser_trust::identity::{ClusterFolder, NodeIdentity, NodeKey, NodeName, cluster_id};
@@ -25,7 +26,6 @@ use super::ticket::Ticket;
 use super::tls;
 use super::under_way::EnrolmentFolder;
 use crate::handoff::Port;
-use crate::lane::UnixClock;
 
 /// A node that applies for membership.
 pub struct Applicant<'a> {

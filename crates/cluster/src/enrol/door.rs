@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_lane::UnixClock;
 use muser_trust::Address;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
@@ -26,7 +27,6 @@ use super::frame::Kind;
 use super::message::{Apply, Message};
 use super::ticket::{IssuedTicket, RedeemError};
 use crate::handoff::Port;
-use crate::lane::UnixClock;
 
 /// Connections in their handshake at once.
 const KNOCKING_MAX: usize = 64;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use muser_engine::engine::NotInstallable;
 use muser_host::Refused;
 use muser_kv::{ExportError, InstallError};
+use muser_lane::{LaneError, SetupError};
 use muser_ledger::OpenError;
 use muser_model::Component;
 use muser_trust::identity::{AuthorityError, CertificateError, IdentityError, RevocationsError, Roles};
@@ -19,7 +20,6 @@ use super::message::RefuseCode;
 use super::report::Difference;
 use super::ticket::{IssueError, RedeemError};
 use crate::handoff::BringError;
-use crate::lane::{LaneError, SetupError};
 
 /// Failure of an enrolment. Whatever the node was granted, if anything, is revoked, and nothing of its folder is kept.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_lane::UnixClock;
 use muser_model::Component;
 use muser_trust::Address;
 use muser_trust::identity::{
@@ -23,7 +24,6 @@ use super::tls;
 use super::trial::Trial;
 use super::under_way::EnrolmentFolder;
 use crate::handoff::Port;
-use crate::lane::UnixClock;
 
 /// Roles, lifetimes and limits of an enrolment.
 #[derive(Clone)]

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_trust::Address;
 use muser_trust::identity::{NodeId, NodeIdentity, Role};
@@ -22,7 +23,6 @@ use super::qualify::Machine;
 use super::report::{LinkReport, Qualification};
 use super::under_way::EnrolmentFolder;
 use crate::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings};
-use crate::lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 
 /// Handoffs that a ledger is opened for.
 const LEDGER_ENTRIES: usize = 16;
@@ -198,7 +198,7 @@ impl Meter {
 
     fn busy_us(&self) -> Option<u64> {
         use std::os::fd::AsFd;
-        crate::socket_options::kernel_times(self.socket.as_ref()?.as_fd()).ok()?.busy_us
+        muser_lane::socket_options::kernel_times(self.socket.as_ref()?.as_fd()).ok()?.busy_us
     }
 }
 

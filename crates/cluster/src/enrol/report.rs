@@ -18,8 +18,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use muser_lane::accounting::SendAccount;
+
 use super::frame::{Fields, FrameError};
-use crate::accounting::SendAccount;
 
 /// Most samples of a list that are accepted.
 const SAMPLES_MAX: u8 = 32;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use muser_lane::{UnixClock, time_by};
 use muser_trust::identity::{ClusterAuthority, ENROLLING_SERVER_NAME, cluster_id};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -16,7 +17,6 @@ use rustls::{
 };
 
 use super::failure::EnrolError;
-use crate::lane::{UnixClock, time_by};
 
 /// ALPN protocol name, required of both ends.
 pub const PROTOCOL: &[u8] = b"muser-enrol/2";

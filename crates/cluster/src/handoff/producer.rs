@@ -12,6 +12,8 @@ use muser_engine::SamplingSettings;
 use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, Realm, names_of};
+use muser_lane::pacing::{Pace, PacedBy};
+use muser_lane::{Acceptor, Lane};
 use muser_trust::Address;
 use muser_trust::identity::NodeId;
 use muser_trust::random;
@@ -27,8 +29,6 @@ use super::lanes::Lanes;
 use super::report::ProducerNews;
 use super::session::{Session, Work, turn_away};
 use super::{Clock, Member, PAGES_BYTES_MAX, Shape};
-use crate::lane::{Acceptor, Lane};
-use crate::pacing::{Pace, PacedBy};
 
 /// Bytes waiting to be sent, above which no more engine events are read.
 const BACKLOG_BYTES: usize = 32 << 20;

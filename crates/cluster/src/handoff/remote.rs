@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use muser_engine::engine::Installation;
 use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker};
+use muser_lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use muser_trust::Address;
 use muser_trust::identity::{NodeFacts, NodeId};
@@ -21,7 +22,6 @@ use tokio::time::{Interval, interval, timeout};
 use super::inbox::Inbox;
 use super::trust::Standing;
 use super::{Clock, Member, PAGES_BYTES_MAX, Shape, push, socket};
-use crate::lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 
 /// Buffer of one read, bytes.
 const READ_BYTES: usize = 256 << 10;

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use muser_lane::LaneError;
+use muser_lane::accounting::SendAccount;
 use muser_trust::judgement::TrustError;
 use muser_wire::{SenderTimes, Sent};
-
-use crate::accounting::SendAccount;
-use crate::lane::LaneError;
 
 /// Event of a producer.
 #[derive(Debug)]

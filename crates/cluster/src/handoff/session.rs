@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::ReadyPage;
 use muser_host::{Answer, News, What};
+use muser_lane::accounting::SendAccount;
+use muser_lane::pacing::LanePace;
+use muser_lane::{Lane, linger};
 use muser_trust::judgement::TrustError;
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Request, Sender, SenderEvent, SenderTimes,
@@ -27,9 +30,6 @@ use super::report::{HandoffReport, KeptPace, ProducerNews};
 use super::timeline::Timeline;
 use super::trust::{Keys, Standing};
 use super::{Clock, FRAME_BYTES, push, socket};
-use crate::accounting::SendAccount;
-use crate::lane::{Lane, linger};
-use crate::pacing::LanePace;
 
 /// Buffer of one read, bytes.
 const READ_BYTES: usize = 64 << 10;

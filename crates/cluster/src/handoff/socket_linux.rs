@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::accounting::KernelTimes;
-use crate::lane::Lane;
-use crate::socket_options;
+use muser_lane::Lane;
+use muser_lane::accounting::KernelTimes;
+use muser_lane::socket_options;
 
 /// A peer that vanished is noticed after 90 s.
 const SILENT_S: u32 = 60;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::accounting::KernelTimes;
-use crate::lane::Lane;
+use muser_lane::Lane;
+use muser_lane::accounting::KernelTimes;
 
 /// No counters.
 pub(super) fn kernel_times(_: &Lane) -> KernelTimes {

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use muser_lane::accounting::{KernelTimes, SendAccount};
 use muser_wire::SenderTimes;
-
-use crate::accounting::{KernelTimes, SendAccount};
 
 /// Timestamps of one handoff.
 #[derive(Debug)]

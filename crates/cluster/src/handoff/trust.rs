@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use muser_engine::engine::Voucher;
 use muser_files::{Content, Watched};
+use muser_lane::{Lane, LaneSettings};
 use muser_trust::identity::{ClusterFolder, NodeFacts, Revocations};
 use muser_trust::judgement::{Evidence, TrustError};
 use muser_trust::keys::{KeyFileError, KeyRing, KeyState};
@@ -18,7 +19,6 @@ use muser_trust::quarantine::Quarantine;
 use muser_wire::{KeyState as WireKeyState, MacKeys};
 
 use super::Member;
-use crate::lane::{Lane, LaneSettings};
 
 /// A peer on its lane, with the lists and keys by which it is trusted.
 #[derive(Clone)]

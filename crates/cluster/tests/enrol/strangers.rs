@@ -6,8 +6,8 @@ use muser_cluster::enrol::{
     Apply, EnrolError, FrameError, HEADER_BYTES, IssuerSettings, Kind, Limits, Message, PROTOCOL, RefuseCode,
     parse_header,
 };
-use muser_cluster::lane;
 use muser_kernels::attention::KvLayout;
+use muser_lane as lane;
 use muser_trust::identity::{ClusterFolder, Roles};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;

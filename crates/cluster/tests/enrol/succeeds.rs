@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use muser_cluster::enrol::{Enrolled, Progress, Rates};
-use muser_cluster::lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
 use muser_kernels::attention::KvLayout;
+use muser_lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
 use muser_trust::identity::{ClusterFolder, Revoked, Role, Roles};
 
 use crate::handoff_world::{clock, run};

@@ -10,8 +10,8 @@ use muser_cluster::enrol::{
     Applicant, EnrolError, Enrolled, Issuer, IssuerSettings, Limits, Machine, Progress, Ticket,
 };
 use muser_cluster::handoff::Port;
-use muser_cluster::lane::UnixClock;
 use muser_kernels::attention::KvLayout;
+use muser_lane::UnixClock;
 use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};
 use muser_trust::keys::KeyRing;
 use muser_weights::digest::FileDigest;

@@ -1,9 +1,9 @@
 //! Ends that leave or come back: nothing leaks, and the next handoff works.
 
 use muser_cluster::handoff::{BringError, Remote};
-use muser_cluster::lane::LaneError;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
+use muser_lane::LaneError;
 use muser_wire::RefuseCode;
 
 use crate::models::{Attention, small, tokens};

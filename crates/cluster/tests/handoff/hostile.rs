@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use muser_cluster::handoff::{BringError, Remote};
-use muser_cluster::lane::{Acceptor, Connector, Lane, Wanted};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
+use muser_lane::{Acceptor, Connector, Lane, Wanted};
 use muser_trust::identity::{Role, Roles};
 use muser_wire::{Failure, FrameKind, Hello, Message, Node, RefuseCode, VERSIONS, write_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};

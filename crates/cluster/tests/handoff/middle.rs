@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use muser_cluster::lane::{Acceptor, Connector, Lane, Wanted};
+use muser_lane::{Acceptor, Connector, Lane, Wanted};
 use muser_trust::identity::{ClusterFolder, Role};
 use muser_wire::{Frame, FrameKind, FrameReader, LaneBinding, Limits, write_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};

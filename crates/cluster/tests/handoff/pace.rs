@@ -3,9 +3,9 @@
 use std::num::NonZeroU64;
 
 use muser_cluster::handoff::{HandoffReport, ProducerNews};
-use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
+use muser_lane::pacing::PacedBy;
 
 use crate::world::{Cluster, Producing, answer_remotely, machine, random_tokens, run};
 

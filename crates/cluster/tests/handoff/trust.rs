@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote};
-use muser_cluster::lane::{LaneError, PeerRefusal, Refusal};
-use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::PrefixReuse;
 use muser_host::Refused;
 use muser_kernels::attention::KvLayout;
+use muser_lane::pacing::PacedBy;
+use muser_lane::{LaneError, PeerRefusal, Refusal};
 use muser_trust::identity::{ClusterFolder, Revoked};
 use muser_trust::judgement::TrustError;
 use muser_trust::keys::{KeyFileError, KeyRing};

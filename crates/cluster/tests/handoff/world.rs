@@ -10,14 +10,14 @@ use muser_cluster::handoff::{
     BringError, Compress, Handoff, Member, Port, PrefixScope, Producer, ProducerNews, ProducerSettings, Remote,
     RemoteSettings, Shape, Trust,
 };
-use muser_cluster::lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
-use muser_cluster::pacing::PacedBy;
 use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::{EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_kv::CacheSpec;
+use muser_lane::pacing::PacedBy;
+use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Executor, Identity, Model};
 use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Role, Roles};

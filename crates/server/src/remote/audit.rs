@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_cluster::handoff::{Handoff, Remote};
-use muser_cluster::lane::UnixClock;
 use muser_engine::engine::{Beginning, Installed, PrefixReuse, Verdict};
 use muser_host::EngineHost;
 use muser_kv::{Maker, PAGE_ROWS};
+use muser_lane::UnixClock;
 use muser_model::Place;
 use muser_trust::Address;
 use muser_trust::identity::NodeId;

@@ -1,6 +1,6 @@
 //! Nodes that are admitted, and nodes that are not, with the reason at both ends.
 
-use muser_cluster::lane::{Lane, LaneError, PeerRefusal, Refusal, Wanted};
+use muser_lane::{Lane, LaneError, PeerRefusal, Refusal, Wanted};
 use muser_trust::identity::{NodeFacts, NodeId, Revoked, Role, Roles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::lane::{Acceptor, Connector, Lane, LaneError, LaneSettings, UnixClock, Wanted};
+use muser_lane::{Acceptor, Connector, Lane, LaneError, LaneSettings, UnixClock, Wanted};
 use muser_trust::identity::{
     ClusterAuthority, ClusterFolder, Grant, NodeIdentity, NodeKey, NodeName, Revocations, Role, Roles,
 };

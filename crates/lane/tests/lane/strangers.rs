@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::lane::{Acceptor, Lane, LaneError, LaneSettings, PROTOCOL, Refusal, Wanted};
+use muser_lane::{Acceptor, Lane, LaneError, LaneSettings, PROTOCOL, Refusal, Wanted};
 use muser_trust::identity::Role;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs;
@@ -152,7 +152,7 @@ async fn a_handshake_that_never_ends_is_ended_at_either_side() {
     assert!(matches!(far, Err(LaneError::Timeout { limit: told }) if told == limit), "{far:?}");
 
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let connector = muser_cluster::lane::Connector::new(&decoder.identity, hasty(&decoder)).unwrap();
+    let connector = muser_lane::Connector::new(&decoder.identity, hasty(&decoder)).unwrap();
     let wanted = Wanted { role: Role::Producer, id: None };
     let near = connector.connect(silent.local_addr().unwrap(), wanted).await;
     assert!(matches!(near, Err(LaneError::Timeout { .. })), "{near:?}");

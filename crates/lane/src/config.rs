@@ -79,7 +79,7 @@ fn refused(error: impl fmt::Display) -> SetupError {
 struct Clock(UnixClock);
 
 /// The clock as rustls takes it.
-pub(crate) fn time_by(clock: &UnixClock) -> Arc<dyn TimeProvider> {
+pub fn time_by(clock: &UnixClock) -> Arc<dyn TimeProvider> {
     Arc::new(Clock(clock.clone()))
 }
 

@@ -7,9 +7,15 @@
 //! alone it would see at its first read.
 //!
 //! - `config` sets up TLS, `refusal` has the error types.
+//! - `pacing` limits a lane's send rate, `accounting` measures it; `socket_options` sets and reads the kernel's TCP
+//!   options.
 
+pub mod accounting;
 mod config;
+pub mod pacing;
 mod refusal;
+#[cfg(target_os = "linux")]
+pub mod socket_options;
 
 use std::fmt;
 use std::io;
@@ -26,8 +32,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, TlsConnector, TlsStream};
 
-pub(crate) use config::time_by;
-pub use config::{PROTOCOL, SetupError, UnixClock};
+pub use config::{PROTOCOL, SetupError, UnixClock, time_by};
 pub use refusal::{LaneError, PeerRefusal, Refusal};
 
 /// Time and bytes for which a refused peer's connection is drained, so that it can read the refusal.
@@ -89,7 +94,8 @@ impl Connector {
         Ok(Self { tls: TlsConnector::from(Arc::new(config)), settings })
     }
 
-    pub(crate) fn settings(&self) -> &LaneSettings {
+    /// Settings of the lanes that it opens.
+    pub fn settings(&self) -> &LaneSettings {
         &self.settings
     }
 
@@ -171,7 +177,8 @@ impl Lane {
         self.binding
     }
 
-    pub(crate) fn settings(&self) -> &LaneSettings {
+    /// Settings by which the peer was admitted.
+    pub fn settings(&self) -> &LaneSettings {
         &self.settings
     }
 
@@ -242,7 +249,7 @@ async fn check(stream: &TlsStream<TcpStream>, settings: &LaneSettings, wanted: W
 
 /// Closes a connection so that the last bytes sent arrive: closing with unread input would send a reset, which discards
 /// data that the peer has not read yet.
-pub(crate) async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+pub async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let reading = async {
         let _ = stream.shutdown().await;
         let (mut bytes, mut read) = ([0; 4096], 0);
