@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use muser_cluster::enrol::{HEADER_BYTES, Kind, Message, parse_header};
+use muser_enrol::{HEADER_BYTES, Kind, Message, parse_header};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some((header, body)) = bytes.split_first_chunk()

@@ -8,9 +8,8 @@
 //! node is granted its certificate, the MAC keys and the deny-list; what is granted is on record before it is sent. If
 //! anything fails after that, the certificate is revoked; and the new node keeps nothing.
 //!
-//! - `ticket` is the text that a person carries; `tls` authenticates the issuer before the applicant has a certificate.
-//! - `frame` and `message` are the protocol, `report` the results of the tests, `channel` sends and receives within
-//!   time limits.
+//! - The protocol is that of `muser-enrol`: `channel` sends and receives its messages within time limits, `tls`
+//!   authenticates the issuer before the applicant has a certificate.
 //! - `issuer` and `applicant` are the two sides, `door` is the issuer's listener; `party` is code that both share,
 //!   `probe` and `qualify` are the tests.
 //! - `trial` is the cluster of the tests, `under_way` the state of an enrolment on disk, and its revocation after a
@@ -21,14 +20,10 @@ mod applicant;
 mod channel;
 mod door;
 mod failure;
-mod frame;
 mod issuer;
-mod message;
 mod party;
 mod probe;
 mod qualify;
-mod report;
-mod ticket;
 mod tls;
 mod trial;
 mod under_way;
@@ -37,13 +32,9 @@ use muser_trust::Address;
 
 pub use applicant::Applicant;
 pub use failure::EnrolError;
-pub use frame::{FrameError, HEADER_BYTES, Kind, parse_header};
 pub use issuer::{Enrolled, Issuer, IssuerSettings, Progress};
-pub use message::{Apply, Grant, Message, RefuseCode, Trial};
 pub use party::Limits;
 pub use qualify::Machine;
-pub use report::{Difference, LinkReport, Qualification, Rates, Round};
-pub use ticket::{IssueError, IssuedTicket, RedeemError, Ticket, TicketTextError};
 pub use tls::PROTOCOL;
 pub use under_way::{Pending, PendingState, pending, take_back};
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muser_enrol::{Apply, Grant, Kind, Message, Ticket, Trial};
 use muser_lane::UnixClock;
 use muser_model::Component;
 use muser_trust::Address;
@@ -17,12 +18,9 @@ use zeroize::Zeroizing;
 
 use super::channel::Channel;
 use super::failure::EnrolError;
-use super::frame::Kind;
 use super::issuer::{Enrolled, Progress, directions, good};
-use super::message::{Apply, Grant, Message, Trial};
 use super::party::{Limits, Link, Party};
 use super::qualify::Machine;
-use super::ticket::Ticket;
 use super::tls;
 use super::under_way::EnrolmentFolder;
 use crate::handoff::Port;

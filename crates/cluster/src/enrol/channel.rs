@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use muser_enrol::{HEADER_BYTES, Kind, Message, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::failure::EnrolError;
-use super::frame::{HEADER_BYTES, Kind, parse_header};
-use super::message::Message;
 
 /// Memory that a body is given before any of it has come.
 const BODY_BYTES_AT_FIRST: u32 = 64 << 10;

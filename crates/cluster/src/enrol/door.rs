@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_enrol::{Apply, IssuedTicket, Kind, Message, RedeemError};
 use muser_lane::UnixClock;
 use muser_trust::Address;
 use rustls::ServerConfig;
@@ -23,9 +24,6 @@ use tokio_rustls::server::TlsStream;
 
 use super::channel::Channel;
 use super::failure::EnrolError;
-use super::frame::Kind;
-use super::message::{Apply, Message};
-use super::ticket::{IssuedTicket, RedeemError};
 use crate::handoff::Port;
 
 /// Connections in their handshake at once.

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use muser_engine::engine::NotInstallable;
+use muser_enrol::{Difference, FrameError, IssueError, Kind, RedeemError, RefuseCode};
 use muser_host::Refused;
 use muser_kv::{ExportError, InstallError};
 use muser_lane::{LaneError, SetupError};
@@ -15,10 +16,6 @@ use muser_trust::random::NoRandomness;
 use muser_wire::RequestError;
 use rustls::{AlertDescription, CertificateError as TlsCertificateError, Error as TlsError};
 
-use super::frame::{FrameError, Kind};
-use super::message::RefuseCode;
-use super::report::Difference;
-use super::ticket::{IssueError, RedeemError};
 use crate::handoff::BringError;
 
 /// Failure of an enrolment. Whatever the node was granted, if anything, is revoked, and nothing of its folder is kept.

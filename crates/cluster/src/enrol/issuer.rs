@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_enrol::{
+    Apply, Grant as GrantMessage, IssueError, IssuedTicket, Kind, LinkReport, Message, Qualification, RedeemError,
+    Round, Ticket,
+};
 use muser_lane::UnixClock;
 use muser_model::Component;
 use muser_trust::Address;
@@ -14,12 +18,8 @@ use tokio::time::timeout;
 
 use super::door::{Applicant, Door, Knocking, refuse};
 use super::failure::EnrolError;
-use super::frame::Kind;
-use super::message::{Apply, Grant as GrantMessage, Message};
 use super::party::{Limits, Link, Party};
 use super::qualify::Machine;
-use super::report::{LinkReport, Qualification, Round};
-use super::ticket::{IssueError, IssuedTicket, RedeemError, Ticket};
 use super::tls;
 use super::trial::Trial;
 use super::under_way::EnrolmentFolder;

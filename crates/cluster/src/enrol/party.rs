@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muser_enrol::{LinkReport, Qualification};
 use muser_lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_trust::Address;
@@ -20,7 +21,6 @@ use super::door::ACCEPT_PAUSE;
 use super::failure::EnrolError;
 use super::probe;
 use super::qualify::Machine;
-use super::report::{LinkReport, Qualification};
 use super::under_way::EnrolmentFolder;
 use crate::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings};
 

@@ -5,14 +5,12 @@
 
 use std::time::{Duration, Instant};
 
+use muser_enrol::{FrameError, Kind, LinkReport, Message, Round};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::channel::Channel;
 use super::failure::EnrolError;
-use super::frame::{FrameError, Kind};
-use super::message::Message;
-use super::report::{LinkReport, Round};
 
 const ROUND_TRIPS: u32 = 16;
 const ROUNDS: usize = 4;

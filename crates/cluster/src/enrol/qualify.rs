@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::{Export, Flow, Installed, PrefixReuse, ReadyPage, Request};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
+use muser_enrol::{Difference, Qualification};
 use muser_host::{Answer, EngineHost, What};
 use muser_kv::{PAGE_ROWS, PageLayout};
 
 use super::failure::EnrolError;
-use super::report::{Difference, Qualification};
 use crate::handoff::{Remote, Shape};
 
 /// BLAKE3 key-derivation context of the prompt's tokens.

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
+use muser_enrol::Trial as TrialMessage;
 use muser_trust::identity::{ClusterAuthority, Grant, NodeFacts, NodeIdentity, NodeKey, NodeName, Roles, facts_of_pem};
 use muser_trust::keys::KeyRing;
 
 use super::failure::EnrolError;
-use super::message::Trial as TrialMessage;
 use super::party::Limits;
 
 /// The enrolling node's part of it.

@@ -1,9 +1,7 @@
 //! Refused enrolments: the errors at both ends, and no trace of the node left behind.
 
-use muser_cluster::enrol::{
-    Difference, EnrolError, Enrolled, IssuerSettings, PendingState, Progress, RedeemError, RefuseCode, Ticket, pending,
-    take_back,
-};
+use muser_cluster::enrol::{EnrolError, Enrolled, IssuerSettings, PendingState, Progress, pending, take_back};
+use muser_enrol::{Difference, RedeemError, RefuseCode, Ticket};
 use muser_kernels::attention::KvLayout;
 use muser_model::Component;
 use muser_trust::identity::{ClusterFolder, Revoked, Roles};

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use muser_cluster::enrol::{
-    Apply, EnrolError, FrameError, HEADER_BYTES, IssuerSettings, Kind, Limits, Message, PROTOCOL, RefuseCode,
-    parse_header,
-};
+use muser_cluster::enrol::{EnrolError, IssuerSettings, Limits, PROTOCOL};
+use muser_enrol::{Apply, FrameError, HEADER_BYTES, Kind, Message, RefuseCode, parse_header};
 use muser_kernels::attention::KvLayout;
 use muser_lane as lane;
 use muser_trust::identity::{ClusterFolder, Roles};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use muser_cluster::enrol::{Enrolled, Progress, Rates};
+use muser_cluster::enrol::{Enrolled, Progress};
+use muser_enrol::Rates;
 use muser_kernels::attention::KvLayout;
 use muser_lane::{Acceptor, Connector, LaneError, LaneSettings, PeerRefusal, Refusal, Wanted};
 use muser_trust::identity::{ClusterFolder, Revoked, Role, Roles};

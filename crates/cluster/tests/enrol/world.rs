@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use muser_cluster::enrol::{
-    Applicant, EnrolError, Enrolled, Issuer, IssuerSettings, Limits, Machine, Progress, Ticket,
-};
+use muser_cluster::enrol::{Applicant, EnrolError, Enrolled, Issuer, IssuerSettings, Limits, Machine, Progress};
 use muser_cluster::handoff::Port;
+use muser_enrol::Ticket;
 use muser_kernels::attention::KvLayout;
 use muser_lane::UnixClock;
 use muser_trust::identity::{ClusterAuthority, ClusterFolder, Grant, NodeKey, NodeName, Roles};

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trust", &["files", "wire"]),
     ("placement", &["files", "trust"]),
     ("lane", &["trust", "wire"]),
+    ("enrol", &["lane", "trust"]),
     ("weights", &["kernels"]),
     ("kv", &["kernels"]),
     ("model", &["kernels", "kv", "weights"]),
@@ -23,7 +24,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host", &["engine", "kernels", "kv", "model", "weights"]),
     (
         "cluster",
-        &["engine", "files", "host", "kernels", "kv", "lane", "ledger", "model", "text", "trust", "weights", "wire"],
+        &[
+            "engine", "enrol", "files", "host", "kernels", "kv", "lane", "ledger", "model", "text", "trust", "weights",
+            "wire",
+        ],
     ),
     ("sim", &["cluster", "engine", "kv", "ledger", "trust", "wire"]),
     (
@@ -51,6 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "conformance",
             "cuda",
             "engine",
+            "enrol",
             "files",
             "host",
             "hub",

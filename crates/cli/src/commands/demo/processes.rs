@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use clap::ValueEnum;
-use muser_cluster::enrol::{Issuer, IssuerSettings, Limits, Machine, Rates};
+use muser_cluster::enrol::{Issuer, IssuerSettings, Limits, Machine};
+use muser_enrol::Rates;
 use muser_trust::Address;
 use muser_trust::identity::{ClusterFolder, NodeName, Roles};
 use tokio::sync::oneshot;

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
-use muser_cluster::enrol::{Applicant, EnrolError, Enrolled, Limits, Ticket};
+use muser_cluster::enrol::{Applicant, EnrolError, Enrolled, Limits};
 use muser_cluster::handoff::Port;
+use muser_enrol::Ticket;
 use muser_trust::Address;
 use muser_trust::identity::ClusterFolder;
 

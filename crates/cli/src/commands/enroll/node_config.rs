@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use muser_cluster::enrol::{Rates, Round};
+use muser_enrol::{Rates, Round};
 use muser_files::change_text;
 use muser_trust::Address;
 use muser_trust::identity::IdentityError;

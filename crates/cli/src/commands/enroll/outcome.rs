@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use muser_cluster::enrol::{Enrolled, Qualification, Rates, Round};
+use muser_cluster::enrol::Enrolled;
+use muser_enrol::{Qualification, Rates, Round};
 
 use crate::failure::Failure;
 
