@@ -18,10 +18,10 @@ use std::time::Instant;
 
 use muser_engine::engine::{
     Audit, Beginning, Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, RequestError,
-    SubmitError, Untrusted, Verdict,
+    SubmitError, Verdict,
 };
 use muser_engine::{Engine, Outcome, TokenLogprob};
-use muser_kv::Maker;
+use muser_kv::{Maker, Untrusted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use status::{EngineStatus, Slot, Task, Totals};

@@ -8,6 +8,7 @@
 //! - `name` says what makes two pages the same page: the chained digest of identity and tokens.
 //! - `realm` says who shares pages with whom.
 //! - `makers` says which other machines a page's bytes depend on.
+//! - `provenance` says if pages from elsewhere may become visible.
 //! - `page` owns page memory: full pages are shared by reference, and copied before a holder changes them.
 //! - `pool` is the budget and the free lists that pages come from and return to.
 //! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
@@ -24,6 +25,7 @@ mod makers;
 mod name;
 mod page;
 mod pool;
+mod provenance;
 mod realm;
 mod rewind;
 mod ship;
@@ -36,7 +38,8 @@ pub use makers::{Maker, Makers};
 pub use name::{PageName, PageNames, names_of};
 pub use page::{Page, SealedPage};
 pub use pool::{OutOfPages, PagePool, PoolUse};
-pub use realm::Realm;
+pub use provenance::{Provenance, Renewal, TakenBack, Untrusted, Voucher};
+pub use realm::{PrefixScope, Realm};
 pub use rewind::RewindError;
 pub use spec::{CacheSpec, LayerSpec, PageSet, SpecError};
 pub use transfer::{DetachedCache, ExportError, ExportedPage, InstallError};

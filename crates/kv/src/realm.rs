@@ -42,6 +42,27 @@ impl Realm {
     }
 }
 
+/// Scope within which a producer reuses what it computed. Within either scope the realm that a request names divides it
+/// further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixScope {
+    /// The node that asks: no node can learn what another one had computed.
+    Node,
+    /// All nodes that are admitted: requests that name the same realm share prefixes, whichever node they come from.
+    Cluster,
+}
+
+impl PrefixScope {
+    /// The realm of the pages that are computed for the node with id `asker`, whose request names the realm `named`.
+    pub fn realm(self, asker: [u8; 32], named: &[u8; 32]) -> Realm {
+        let scope = match self {
+            Self::Node => Realm::from_secret(asker),
+            Self::Cluster => Realm::COMMON,
+        };
+        scope.divided_by(named)
+    }
+}
+
 /// Prints nothing of the secret.
 impl fmt::Debug for Realm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

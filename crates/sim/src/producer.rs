@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use muser_cluster::handoff::PrefixScope;
+use muser_kv::PrefixScope;
 use muser_trust::identity::NodeId;
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, Sender, SenderEvent,
@@ -257,7 +257,7 @@ impl Producer {
     }
 
     fn scope_of(&self, decoder: usize, request: &Request) -> [u8; 32] {
-        self.scope.realm(node_of(decoder), request).identity(&MODEL)
+        self.scope.realm(node_of(decoder).0, &request.realm).identity(&MODEL)
     }
 
     /// Checks that reused pages were computed for the same realm, and under [`PrefixScope::Node`] for the same decoder.
@@ -312,7 +312,7 @@ impl Producer {
             end.moved_ms = context.now_ms;
         }
         if work.rows_done == rows {
-            let scope = self.scope.realm(node_of(lane.decoder), &work.request).identity(&MODEL);
+            let scope = self.scope.realm(node_of(lane.decoder).0, &work.request.realm).identity(&MODEL);
             let names = context.shape.names(&work.request.tokens);
             let known = self.known.entry(scope).or_default();
             names.into_iter().for_each(|name| {

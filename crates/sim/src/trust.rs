@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muser_engine::engine::{Provenance, TakenBack, Voucher};
-use muser_kv::Maker;
+use muser_kv::{Maker, Provenance, TakenBack, Voucher};
 use muser_trust::identity::{NodeFacts, NodeId, NodeName, Revoked, Roles, Serial};
 use muser_trust::judgement::{Evidence, TrustError};
 use muser_wire::MacKeys;

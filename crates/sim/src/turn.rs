@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use muser_engine::engine::{Provenance, Untrusted};
-use muser_kv::{Maker, Makers};
+use muser_kv::{Maker, Makers, Provenance, Untrusted};
 use muser_trust::identity::NodeId;
 use muser_trust::judgement::TrustError;
 use muser_wire::Request;

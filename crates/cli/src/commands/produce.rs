@@ -8,9 +8,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_cluster::handoff::{Port, PrefixScope, Producer, ProducerNews, ProducerSettings};
+use muser_cluster::handoff::{Port, Producer, ProducerNews, ProducerSettings};
 use muser_engine::{Engine, EngineSettings};
 use muser_host::EngineHost;
+use muser_kv::PrefixScope;
 use muser_lane::Acceptor;
 use muser_lane::pacing::PacedBy;
 use tokio::runtime::Builder;

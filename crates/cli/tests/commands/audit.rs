@@ -8,11 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Shape};
+use muser_cluster::handoff::{Compress, Member, Port, Producer, ProducerSettings, Shape};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_kv::PrefixScope;
 use muser_lane::{Acceptor, LaneSettings, Wanted};
 use muser_model::{Executor, Identity, Model};
 use muser_trust::identity::{ClusterFolder, Role, Roles};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_enrol::{LinkReport, Qualification};
+use muser_kv::PrefixScope;
 use muser_lane::{Acceptor, Connector, Lane, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_trust::Address;
@@ -22,7 +23,7 @@ use super::failure::EnrolError;
 use super::probe;
 use super::qualify::Machine;
 use super::under_way::EnrolmentFolder;
-use crate::handoff::{Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings};
+use crate::handoff::{Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings};
 
 /// Handoffs that a ledger is opened for.
 const LEDGER_ENTRIES: usize = 16;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use muser_engine::SamplingSettings;
 use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
-use muser_kv::{PAGE_ROWS, Realm, names_of};
+use muser_kv::{PAGE_ROWS, PrefixScope, names_of};
 use muser_lane::pacing::{Pace, PacedBy};
 use muser_lane::{Acceptor, Lane};
 use muser_trust::Address;
@@ -57,16 +57,6 @@ pub struct ProducerSettings {
     pub compress: Compress,
     /// Scope of prefix reuse between decoders.
     pub prefixes: PrefixScope,
-}
-
-/// Scope within which a producer reuses what it computed. Within either scope the realm that a request names divides it
-/// further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixScope {
-    /// The node that asks: no node can learn what another one had computed.
-    Node,
-    /// All nodes that are admitted: requests that name the same realm share prefixes, whichever node they come from.
-    Cluster,
 }
 
 /// An address that is listened on, before there is anything to serve.
@@ -312,7 +302,7 @@ impl Producer {
             stop_tokens: Arc::new([]),
             sampling: SamplingSettings::greedy(),
             logprobs: None,
-            reuse: PrefixReuse::Within(self.settings.prefixes.realm(asker, request)),
+            reuse: PrefixReuse::Within(self.settings.prefixes.realm(asker.0, &request.realm)),
             flow: engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) },
         };
         let answer = self.host.submit_exported(wanted, export).await.map_err(|refused| {
@@ -327,17 +317,6 @@ impl Producer {
             (code, refused.to_string())
         })?;
         Ok(Work::new(answer, (plan, request.held_pages), nonce, requested, permit))
-    }
-}
-
-impl PrefixScope {
-    /// The realm of the pages that are computed for a request of `asker`.
-    pub fn realm(self, asker: NodeId, request: &Request) -> Realm {
-        let scope = match self {
-            Self::Node => Realm::from_secret(asker.0),
-            Self::Cluster => Realm::COMMON,
-        };
-        scope.divided_by(&request.realm)
     }
 }
 

@@ -9,8 +9,8 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use muser_engine::engine::Voucher;
 use muser_files::{Content, Watched};
+use muser_kv::Voucher;
 use muser_lane::{Lane, LaneSettings};
 use muser_trust::identity::{ClusterFolder, NodeFacts, Revocations};
 use muser_trust::judgement::{Evidence, TrustError};

@@ -1,9 +1,9 @@
 //! Answers from pages brought over the wire have the bits of local answers.
 
-use muser_cluster::handoff::{Compress, PrefixScope};
+use muser_cluster::handoff::Compress;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
-use muser_kv::Realm;
+use muser_kv::{PrefixScope, Realm};
 
 use crate::world::{Cluster, SHIPPED, answer, answer_remotely, machine, machine_with, random_tokens, request, run};
 

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muser_cluster::handoff::{
-    BringError, Compress, Handoff, Member, Port, PrefixScope, Producer, ProducerNews, ProducerSettings, Remote,
-    RemoteSettings, Shape, Trust,
+    BringError, Compress, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings,
+    Shape, Trust,
 };
 use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::{EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
-use muser_kv::CacheSpec;
+use muser_kv::{CacheSpec, PrefixScope};
 use muser_lane::pacing::PacedBy;
 use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};

@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use muser_kv::{
     CacheSpec, DetachedCache, ExportError, ExportedPage, InstallError, Maker, Makers, PAGE_ROWS, PageName, PagePool,
-    PageSet, Realm, SequenceCache,
+    PageSet, Provenance, Realm, SequenceCache, Voucher,
 };
 
 use super::Engine;
 use super::audit::Beginning;
-use super::provenance::{Provenance, Voucher};
 use super::request::{PrefixReuse, Request, RequestId, SubmitError};
 use super::sequence::Sequence;
 

@@ -45,7 +45,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, KvLayout, PagePool, PoolUse};
+use muser_kv::{CacheSpec, KvLayout, PagePool, PoolUse, TakenBack};
 use muser_model::{Forward, SequenceInput};
 
 use crate::policy::{ChunkRows, StepPlan};
@@ -54,7 +54,6 @@ use crate::sampler::{Sampler, SamplerWorkspace};
 pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
 pub use export::{Export, PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
-pub use provenance::{Provenance, Renewal, TakenBack, Untrusted, Voucher};
 pub use request::{
     ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestError, RequestId,
     StepRefused, StepReport, SubmitError, TokenEvent,

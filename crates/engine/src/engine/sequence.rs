@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use muser_kv::{PAGE_ROWS, PageName, SequenceCache};
+use muser_kv::{PAGE_ROWS, PageName, Provenance, SequenceCache};
 
 use super::audit::Audit;
 use super::install::Installed;
-use super::provenance::Provenance;
 use super::request::{Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestError, RequestId, TokenEvent};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
 

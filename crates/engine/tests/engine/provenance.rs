@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muser_engine::engine::{Installation, Installed, PageBytes, PrefixReuse, ReadyPage, Untrusted, Verdict, Voucher};
-use muser_kv::{KvLayout, Maker};
+use muser_engine::engine::{Installation, Installed, PageBytes, PrefixReuse, ReadyPage, Verdict};
+use muser_kv::{KvLayout, Maker, Untrusted, Voucher};
 use muser_model::Model;
 
 use crate::installation::{computed_elsewhere, install, receiver};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muser_engine::engine::{Export, Installation, PrefixReuse, Untrusted, Voucher};
+use muser_engine::engine::{Export, Installation, PrefixReuse};
 use muser_host::{EngineHost, Refused, What};
-use muser_kv::Maker;
+use muser_kv::{Maker, Untrusted, Voucher};
 
 use crate::world::{isolated, request, runtime, start};
 

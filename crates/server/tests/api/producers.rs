@@ -6,13 +6,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use muser_cluster::handoff::{
-    Compress, Member, Port, PrefixScope, Producer, ProducerSettings, Remote, RemoteSettings, Shape,
-};
+use muser_cluster::handoff::{Compress, Member, Port, Producer, ProducerSettings, Remote, RemoteSettings, Shape};
 use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_kv::PrefixScope;
 use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::testing::{Fault, Faults, Faulty};

@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("sim", &["cluster", "engine", "kv", "ledger", "trust", "wire"]),
+    ("sim", &["kv", "ledger", "trust", "wire"]),
     (
         "server",
         &[
