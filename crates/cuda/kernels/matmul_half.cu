@@ -29,7 +29,7 @@ extern __shared__ __align__(1024) uint8_t slots[];
 
 #if HOPPER
 // 132 tiles at a time: of every 256 columns 8 tiles of activations of 64 KB and 17 of weights of 31 KB, 1 MB.
-using Order = TileOrder<8>;
+constexpr int BAND = 8;
 
 struct Barriers {
     uint32_t base;
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t hfma2(uint32_t a, uint32_t b, uint32_t c) {
 
 // Copies weights, scales and activations of all parts into the ring of slots.
 __device__ __forceinline__ void copy_operands(const MatmulItems& items, const uint8_t* x_tiles, const float* x_scales,
-                                              const Share& share, const Order& order, const Barriers& barriers) {
+                                              const Share& share, const TileOrder& order, const Barriers& barriers) {
     const uint32_t base = shared_address(slots);
     int step = 0;
     for (int index = 0; index < share.parts; index++) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ bool scales_are_ordinary(const float* dy, int lane) {
 }
 
 // Multiplies the parts of this thread block; called by the WORKERS threads.
-__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const Order& order, int tokens,
+__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const TileOrder& order, int tokens,
                                          const HandOver<WORKERS, 64>& hand_over, const Barriers& barriers) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
     const int row = warp * 16 + g;
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
     __syncthreads();
     let_next_start();
     wait_for_previous();
-    const Order order{(int)output_tiles, ((int)tokens + TOKENS - 1) / TOKENS};
+    const TileOrder order((int)output_tiles, ((int)tokens + TOKENS - 1) / TOKENS, BAND);
     const Share share(order.tiles(), (int)blocks, Share::most_waves(order.tiles()));
     if (threadIdx.x >= WORKERS) {
         give_registers<24>();

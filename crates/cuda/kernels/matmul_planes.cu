@@ -30,10 +30,10 @@ extern __shared__ __align__(1024) uint8_t slots[];
 
 #if HOPPER
 // 132 tiles at a time: of every 256 columns 16 tiles of activations of 32 KB and 9 of weights of 66 KB, 1 MB.
-using Order = TileOrder<16>;
+constexpr int BAND = 16;
 
 __device__ __forceinline__ void copy_operands(const MatmulItems& items, const uint8_t* x_tiles, const float* x_scales,
-                                              const Share& share, const Order& order, const Ring<STAGES>& ring) {
+                                              const Share& share, const TileOrder& order, const Ring<STAGES>& ring) {
     const uint32_t base = shared_address(slots);
     int step = 0;
     for (int index = 0; index < share.parts; index++) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_operands(const MatmulItems& items, const ui
     }
 }
 
-__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const Order& order, int tokens,
+__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const TileOrder& order, int tokens,
                                          const HandOver<WORKERS, 64>& hand_over, const Ring<STAGES>& ring) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, group = warp / 4, g = lane / 4, t = lane % 4;
     const int row = warp * 16 + g;
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 128, 1)
     __syncthreads();
     let_next_start();
     wait_for_previous();
-    const Order order{(int)output_tiles, ((int)tokens + TOKENS - 1) / TOKENS};
+    const TileOrder order((int)output_tiles, ((int)tokens + TOKENS - 1) / TOKENS, BAND);
     const Share share(order.tiles(), (int)blocks, Share::most_waves(order.tiles()));
     if (threadIdx.x >= WORKERS) {
         give_registers<24>();

@@ -33,12 +33,12 @@ extern __shared__ __align__(1024) uint8_t slots[];
 
 #if HOPPER
 // 132 tiles at a time: of every 128 columns 8 tiles of activations and 17 of weights of 18 to 20 KB, 0.5 MB.
-using Order = TileOrder<8>;
+constexpr int BAND = 8;
 
 // Copies weights and activations of all parts into the ring.
 template <bool MINS>
 __device__ __forceinline__ void copy_operands(const MatmulItems& items, const uint8_t* x_tiles, const Share& share,
-                                              const Order& order, const Ring<SLOTS>& ring) {
+                                              const TileOrder& order, const Ring<SLOTS>& ring) {
     using S = Slot<MINS>;
     const uint32_t base = shared_address(slots);
     int step = 0;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void add_group(float (&acc)[64], const Sums& sums, co
 
 // Multiplies the parts of this thread block; called by the WORKERS threads.
 template <bool MINS>
-__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const Order& order, int tokens,
+__device__ __forceinline__ void multiply(const MatmulItems& items, const Share& share, const TileOrder& order, int tokens,
                                          const HandOver<WORKERS, 64>& hand_over, const Ring<SLOTS>& ring) {
     using S = Slot<MINS>;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
@@ -198,7 +198,7 @@ __device__ __forceinline__ void matmul_tiles(const MatmulItems& items, const uin
     __syncthreads();
     let_next_start();
     wait_for_previous();
-    const Order order{output_tiles, (tokens + SCALED_TOKENS - 1) / SCALED_TOKENS};
+    const TileOrder order(output_tiles, (tokens + SCALED_TOKENS - 1) / SCALED_TOKENS, BAND);
     const Share share(order.tiles(), chunks, Share::most_waves(order.tiles()));
     if (threadIdx.x >= WORKERS) {
         give_registers<24>();

@@ -63,15 +63,20 @@ struct Share {
     }
 };
 
-// Tiles of outputs by tokens, numbered so that neighbours share operands: bands of up to BAND tiles of tokens, and of each
-// band the tiles of one tile of outputs after the other.
-template <int BAND>
+// Tiles of outputs by tokens, numbered so that those computed at a time share operands: bands of up to `band` tiles of
+// tokens, and of each band the tiles of one tile of outputs after the other. Where there are waves, neighbours run at a time.
+// Where there are none, neighbours are parts of one run, at different blocks; but the runs of tiles of tokens one after the
+// other are at the same block of the same weights where these tiles divide the thread blocks: then a band is one tile.
 struct TileOrder {
-    int output_tiles, token_tiles;
+    int output_tiles, token_tiles, band;
 
+    __device__ __forceinline__ TileOrder(int tiles_of_outputs, int tiles_of_tokens, int widest_band)
+        : output_tiles(tiles_of_outputs), token_tiles(tiles_of_tokens) {
+        band = Share::most_waves(tiles()) > 0 ? widest_band : 1;
+    }
     __device__ __forceinline__ int tiles() const { return output_tiles * token_tiles; }
     __device__ __forceinline__ void place(int tile, int& output_tile, int& token_tile) const {
-        const int first = tile / (BAND * output_tiles) * BAND, width = min(BAND, token_tiles - first);
+        const int first = tile / (band * output_tiles) * band, width = min(band, token_tiles - first);
         const int of_band = tile - first * output_tiles;
         output_tile = of_band / width;
         token_tile = first + of_band % width;
