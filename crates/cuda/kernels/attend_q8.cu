@@ -86,19 +86,36 @@ struct Q8Team {
         return WIDE_KEYS ? 64 * (s / 2) + 16 * t + 8 * (s % 2) + 4 * w : 32 * s + 8 * t + 4 * w;
     }
 
-    // Codes of the tile's queries (rule 9 with 1023), two vectors a warp. A query that is not finite gets a NaN scale, and
-    // with it a NaN score.
-    __device__ static void quantise_queries(Shared& sh, const Attention& a, const Item& item, const Sequence& s,
-                                            uint32_t kv_head, int warp, int lane) {
-#pragma unroll 1
-        for (int q = 2 * warp; q < 2 * warp + 2; q++) {
-            const Query query(a, s, item.first_query + q, kv_head, HEAD_DIM);
-            HeadVector<DIM_STEPS> v;
+    // The two queries of the tile that a warp quantises: where they are, or null.
+    struct WarpQueries {
+        const float* x[2];
+
+        __device__ __forceinline__ WarpQueries(const Attention& a, const Item& item, const Sequence& s, uint32_t kv_head, int warp) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const Query query(a, s, item.first_query + 2 * warp + i, kv_head, HEAD_DIM);
+                x[i] = query.exists() ? a.queries + query.element : nullptr;
+            }
+        }
+    };
+
+    // Codes of the tile's queries (rule 9 with 1023), two vectors a warp, which are loaded together. A query that is not finite
+    // gets a NaN scale, and with it a NaN score.
+    __device__ __forceinline__ static void quantise_queries(Shared& sh, const Attention& a, const WarpQueries& queries, int warp,
+                                                            int lane) {
+        HeadVector<DIM_STEPS> vectors[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int j = 0; j < DIM_STEPS; j++) vectors[i].x[j] = 0.0f;
+            if (queries.x[i] != nullptr) vectors[i].load(queries.x[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const HeadVector<DIM_STEPS>& v = vectors[i];
+            const int q = 2 * warp + i;
             int code[DIM_STEPS];
             float scale = 0.0f;
-#pragma unroll
-            for (int j = 0; j < DIM_STEPS; j++) v.x[j] = 0.0f;
-            if (query.exists()) v.load(a.queries + query.element);
             if (!v.codes(1023.0f, code, scale)) scale = not_a_number();
 #pragma unroll
             for (int j = 0; j < DIM_STEPS; j++) {
@@ -312,14 +329,15 @@ __device__ __forceinline__ void Q8Team<HEAD_DIM>::run(const Attention& a) {
     const uint64_t first_address = *addresses;
     if (addresses < last_address) addresses++;
     uint64_t next_address = *addresses;
+    const WarpQueries queries(a, item, s, kv_head, warp);
+    if (threadIdx.x < TILE_QUERIES) sh.not_finite[threadIdx.x] = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * WARP_TILES; i++) sh.total[i / 2][i % 2][threadIdx.x] = make_float2(0.0f, 0.0f);
     begin_dependent();
     PageBytes next;
     next.load(reinterpret_cast<const uint8_t*>(first_address) + head_offset, warp, g, t);
 
-    quantise_queries(sh, a, item, s, kv_head, warp, lane);
-    if (threadIdx.x < TILE_QUERIES) sh.not_finite[threadIdx.x] = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * WARP_TILES; i++) sh.total[i / 2][i % 2][threadIdx.x] = make_float2(0.0f, 0.0f);
+    quantise_queries(sh, a, queries, warp, lane);
     __syncthreads();
     uint32_t query_high[DIM_STEPS][4], query_low[DIM_STEPS][4];
 #pragma unroll
