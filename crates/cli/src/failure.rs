@@ -14,13 +14,14 @@ use muser_weights::gguf::OpenError;
 
 use crate::config::ConfigError;
 use crate::interrupt::Signal;
+use crate::usage::UsageError;
 
 /// Failure that ended a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Wrong use of a flag that the parser cannot see.
-    #[error("{0}")]
-    Usage(String),
+    #[error(transparent)]
+    Usage(#[from] UsageError),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),

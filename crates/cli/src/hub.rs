@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::output::tell;
 use crate::progress::{Progress, Shown};
 use crate::settings::HubArgs;
+use crate::usage::UsageError;
 
 /// Default hub.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -100,16 +101,15 @@ fn settings() -> Result<Settings, Failure> {
     let home = variable("HOME")?.map(PathBuf::from);
     // By the XDG specification a relative path does not count.
     let xdg = variable("XDG_CACHE_HOME")?.map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let missing = || Failure::Usage("there is no folder for downloads: set HOME or XDG_CACHE_HOME".into());
-    let cache = xdg.or_else(|| home.map(|home| home.join(".cache"))).ok_or_else(missing)?;
+    let cache = xdg.or_else(|| home.map(|home| home.join(".cache"))).ok_or(UsageError::NoDownloadFolder)?;
     let hf_home = variable("HF_HOME")?.map_or_else(|| cache.join("huggingface"), PathBuf::from);
     let endpoint = variable("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.into());
     let token = match variable("HF_TOKEN")? {
-        Some(token) => Some(token.trim().parse().map_err(|reason| Failure::Usage(format!("HF_TOKEN: {reason}")))?),
+        Some(token) => Some(token.trim().parse().map_err(UsageError::HubToken)?),
         None => token_in_file(&hf_home.join("token"))?,
     };
     Ok(Settings {
-        endpoint: endpoint.parse().map_err(|reason| Failure::Usage(format!("HF_ENDPOINT: {reason}")))?,
+        endpoint: endpoint.parse().map_err(UsageError::HubEndpoint)?,
         token,
         hub_cache: variable("HF_HUB_CACHE")?.map_or_else(|| hf_home.join("hub"), PathBuf::from),
         downloads: cache.join("muser").join("downloads"),
@@ -126,8 +126,8 @@ fn token_in_file(path: &std::path::Path) -> Result<Option<Token>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().is_empty() => Ok(None),
         Ok(text) => {
-            let wrong = |reason| Failure::Usage(format!("{path:?}: {reason}"));
-            text.trim().parse().map(Some).map_err(wrong)
+            let wrong = |reason| UsageError::HubTokenFile { path: path.to_owned(), reason };
+            Ok(Some(text.trim().parse().map_err(wrong)?))
         }
         Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(reason) => Err(Failure::io(path)(reason)),
@@ -151,7 +151,7 @@ fn variable(name: &str) -> Result<Option<String>, Failure> {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => Ok(Some(value)),
         Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(_)) => Err(Failure::Usage(format!("the variable {name} is not UTF-8"))),
+        Err(env::VarError::NotUnicode(_)) => Err(UsageError::Variable(name.to_owned()).into()),
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::failure::Failure;
 use crate::settings::PromptArgs;
+use crate::usage::UsageError;
 
 /// Most bytes of a text, and of a file of settings, keys or certificates.
 const TEXT_BYTES_MAX: u64 = 32 << 20;
@@ -46,12 +47,29 @@ pub fn prompt_text(args: &PromptArgs) -> Result<Cow<'_, str>, Failure> {
             Ok(text.into())
         }
         (None, Some(text)) => Ok(text.into()),
-        (None, None) => Err(Failure::Usage("there is no prompt".into())),
+        (None, None) => Err(UsageError::NoPrompt.into()),
     }
 }
 
+/// Escape in a text that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum EscapeError {
+    /// A backslash before something that has no meaning there.
+    #[error("\\{shown} stands for nothing; a backslash is written \\\\")]
+    Unknown {
+        /// The next characters behind the backslash, at most three.
+        shown: String,
+    },
+    /// The bytes of escapes make no UTF-8.
+    #[error("byte {byte} of the text is not UTF-8")]
+    NotUtf8 {
+        /// Index of the first such byte.
+        byte: usize,
+    },
+}
+
 /// `text` with each backslash and what belongs to it replaced by what they stand for.
-pub fn unescape(text: &str) -> Result<String, String> {
+pub fn unescape(text: &str) -> Result<String, EscapeError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((plain, escape)) = rest.split_once('\\') {
@@ -65,16 +83,14 @@ pub fn unescape(text: &str) -> Result<String, String> {
                 (u8::from_str_radix(&escape[1..3], 16).expect("two digits"), 3)
             }
             _ => {
-                let shown: String = escape.chars().take(3).collect();
-                return Err(format!("\\{shown} stands for nothing; a backslash is written \\\\"));
+                return Err(EscapeError::Unknown { shown: escape.chars().take(3).collect() });
             }
         };
         bytes.push(byte);
         rest = &escape[length..];
     }
     bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8(bytes)
-        .map_err(|error| format!("byte {} of the text is not UTF-8", error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes).map_err(|error| EscapeError::NotUtf8 { byte: error.utf8_error().valid_up_to() })
 }
 
 #[cfg(test)]
@@ -93,8 +109,8 @@ mod tests {
     #[test]
     fn what_is_no_escape_is_refused() {
         for text in [r"\", r"a\q", r"\x4", r"\xg0", r"\é", r"\x+1", r"\\\"] {
-            assert!(unescape(text).unwrap_err().contains("stands for nothing"), "{text}");
+            assert!(unescape(text).unwrap_err().to_string().contains("stands for nothing"), "{text}");
         }
-        assert!(unescape(r"ab\xff").unwrap_err().contains("byte 2"));
+        assert!(unescape(r"ab\xff").unwrap_err().to_string().contains("byte 2"));
     }
 }

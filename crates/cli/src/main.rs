@@ -26,6 +26,7 @@ mod output;
 mod progress;
 mod settings;
 mod signals;
+mod usage;
 
 use std::process::ExitCode;
 

@@ -16,6 +16,7 @@ use crate::gpu;
 use crate::hub::model_from_hub;
 use crate::output::tell;
 use crate::settings::{DeviceChoice, HubArgs, MachineArgs};
+use crate::usage::UsageError;
 
 /// The model that ships with muser, so that the first command needs no download.
 pub static SHIPPED: &[u8] = include_bytes!("../../../models/glimmer-mini/glimmer-mini-Q4_K_M.gguf");
@@ -39,9 +40,7 @@ pub fn executor(
     rows_max: NonZeroUsize,
 ) -> Result<Box<dyn Forward>, Failure> {
     match machine.device {
-        DeviceChoice::Cuda if machine.kernels.is_some() => Err(Failure::Usage(
-            "--kernels chooses an instruction set of the CPU: it cannot be used with --device cuda".into(),
-        )),
+        DeviceChoice::Cuda if machine.kernels.is_some() => Err(UsageError::KernelsOfGpu.into()),
         DeviceChoice::Cuda => gpu::executor(&files, rows_max, threads(machine.threads)),
         DeviceChoice::Auto if machine.kernels.is_none() && gpu::is_there() => {
             match gpu::executor(&files, rows_max, threads(machine.threads)) {

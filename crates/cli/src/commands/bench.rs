@@ -14,6 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::model;
 use crate::output::one_line;
 use crate::settings::{BenchArgs, BenchFormat};
+use crate::usage::UsageError;
 
 /// From one token of a test to the next: a prime, so that every vocabulary is visited widely.
 const TOKEN_STRIDE: usize = 7919;
@@ -65,26 +66,20 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     depths.sort_unstable();
     depths.dedup();
     if depths.len().saturating_mul(tests.len()) > TESTS_MAX {
-        return Err(Failure::Usage(format!(
-            "{} depths of {} tests: at most {TESTS_MAX} run",
-            depths.len(),
-            tests.len()
-        )));
+        let (depths, tests) = (depths.len(), tests.len());
+        return Err(UsageError::TooManyTests { depths, tests, max: TESTS_MAX }.into());
     }
     let files = model::open(args.model.as_deref(), &args.hub)?;
     let name = files.metadata().str("general.name").unwrap_or("unnamed").to_owned();
     let context = read_config(&files.metadata()).map_err(LoadError::from)?.context;
     let longest = tests.iter().map(Test::positions).max().unwrap_or(0);
     let deepest = depths.last().copied().unwrap_or(0);
-    let length = deepest.checked_add(longest).filter(|&positions| positions <= context).ok_or_else(|| {
-        Failure::Usage(format!(
-            "a test of {longest} tokens at depth {deepest} does not fit the model's context of {context}"
-        ))
-    })?;
+    let length = deepest.checked_add(longest).filter(|&positions| positions <= context);
+    let length = length.ok_or(UsageError::TestBeyondContext { tokens: longest, depth: deepest, context })?;
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let rows_max = executor.rows_max();
     if let Some(sequences) = tests.iter().map(Test::sequences).find(|&sequences| sequences > rows_max) {
-        return Err(Failure::Usage(format!("{sequences} sequences at once: a step has at most {rows_max} rows")));
+        return Err(UsageError::TooManySequences { sequences, rows: rows_max }.into());
     }
     let spec = executor.spec().cache_spec(args.kv.into(), length)?;
     let base = SequenceCache::new(spec, PagePool::new(usize::MAX));
@@ -133,7 +128,7 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>, Failure> {
     });
     let tests: Vec<Test> = prefills.chain(decodes).collect();
     if tests.is_empty() {
-        return Err(Failure::Usage("there is nothing to measure: both -p and -n are 0".into()));
+        return Err(UsageError::NothingToMeasure.into());
     }
     Ok(tests)
 }

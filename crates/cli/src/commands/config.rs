@@ -11,6 +11,7 @@ use crate::config::{Configuration, Effective, Origin};
 use crate::failure::Failure;
 use crate::output::one_line;
 use crate::settings::{Cli, ConfigArgs, ConfigCheckArgs, ConfigCommand};
+use crate::usage::UsageError;
 
 /// The command's output.
 #[derive(Serialize)]
@@ -49,7 +50,7 @@ fn check(args: &ConfigCheckArgs, file: Option<&Path>) -> Result<(), Failure> {
         let below = format!("{wanted} ");
         flags.retain(|flag| flag.command == *wanted || flag.command.starts_with(&below));
         if flags.is_empty() {
-            return Err(Failure::Usage(format!("there is no command {wanted:?} with flags; muser --help names all")));
+            return Err(UsageError::NoSuchCommand(wanted.clone()).into());
         }
     }
     let file = configuration.path().map(|path| path.display().to_string());

@@ -29,6 +29,7 @@ use crate::input::read_text;
 use crate::model;
 use crate::settings::cluster_member::{DemoArgs, FallbackTo, Prefill, ProducerArgs};
 use crate::settings::{DeviceChoice, MachineArgs};
+use crate::usage::UsageError;
 
 /// Repeated until the prompt is long enough, if none is given.
 const PASSAGE: &str = "The harbour lay still in the morning, and the boats that had come in at night were tied side by side. \
@@ -119,7 +120,7 @@ fn prompt(args: &DemoArgs, tokenizer: &Tokenizer, trained: usize) -> Result<Vec<
         tokens.truncate(args.tokens.get().min(room));
     }
     if tokens.len() > room || tokens.len() < 2 {
-        return Err(Failure::Usage(format!("the prompt has {} tokens, it needs to have 2 to {room}", tokens.len())));
+        return Err(UsageError::PromptLength { tokens: tokens.len(), max: room }.into());
     }
     Ok(tokens)
 }

@@ -30,6 +30,7 @@ use crate::interrupt::Signal;
 use crate::model;
 use crate::output::tell;
 use crate::settings::enroll::EnrollArgs;
+use crate::usage::UsageError;
 
 /// Runs the command.
 pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
@@ -54,7 +55,7 @@ impl Computing {
         let kv = KvLayout::from(args.kv);
         let prompt_tokens = args.tokens.get().min(trained.saturating_sub(1));
         if prompt_tokens < 2 {
-            return Err(Failure::Usage(format!("--tokens: a prompt of {prompt_tokens} tokens has nothing to bring")));
+            return Err(UsageError::NothingToBring { tokens: prompt_tokens }.into());
         }
         let context = prompt_tokens + 1;
         let (shape, identity) = shape(&files, executor.spec(), kv, context)?;
@@ -108,8 +109,7 @@ async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -
 fn name_of(args: &EnrollArgs, folder: &Path) -> Result<NodeName, Failure> {
     let of_folder = || {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        NodeName::new(&name)
-            .map_err(|error| Failure::Usage(format!("give a --name, the folder's does not do: {error}")))
+        Ok(NodeName::new(&name).map_err(UsageError::FolderName)?)
     };
     args.name.clone().map_or_else(of_folder, Ok)
 }

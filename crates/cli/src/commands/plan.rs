@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::model;
 use crate::settings::plan::{Geometry, PlanArgs};
+use crate::usage::UsageError;
 
 /// The command's output. Sizes in bytes.
 #[derive(Serialize)]
@@ -86,14 +87,14 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let spec = spec(args)?;
     let (tokens, most) = (args.prompt_tokens, spec.context());
     if tokens < 2 || tokens > most {
-        return Err(Failure::Usage(format!("a prompt of {tokens} tokens: it needs to have 2 to {most}")));
+        return Err(UsageError::PlannedLength { tokens, max: most }.into());
     }
     let rows = tokens - 1;
     let held_pages = args.held_tokens / PAGE_ROWS;
     if held_pages > rows / PAGE_ROWS {
         let whole = rows / PAGE_ROWS * PAGE_ROWS;
         let held = args.held_tokens;
-        return Err(Failure::Usage(format!("{held} tokens held: of {tokens}, at most {whole} are in whole pages")));
+        return Err(UsageError::HeldTokens { held, tokens, whole }.into());
     }
     let plan = |held| HandoffBytes::of(&spec, rows, held, model::CHUNK_ROWS);
     let refused = |reason: muser_cluster::handoff::PlanRefused| Failure::Handoff(reason.to_string());

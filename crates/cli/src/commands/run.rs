@@ -14,6 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::model;
 use crate::output::tell;
 use crate::settings::RunArgs;
+use crate::usage::UsageError;
 
 /// Runs the command.
 pub fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
@@ -29,7 +30,7 @@ pub fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     // Control tokens written in the prompt count as such: whoever types the command is the model's only user.
     let prompt = tokenizer.encode_prompt(&text, Specials::Parse);
     if prompt.is_empty() {
-        return Err(Failure::Usage("the prompt has no tokens, and this model adds none at the start".into()));
+        return Err(UsageError::EmptyPrompt.into());
     }
     let prompt_tokens = prompt.len();
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;

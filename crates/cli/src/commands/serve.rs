@@ -33,6 +33,7 @@ use crate::output::tell;
 use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
 use crate::settings::serve::{AccessArgs, ConnectionArgs, MemoryArgs, ServeArgs, mib};
 use crate::signals::Signals;
+use crate::usage::UsageError;
 
 /// Prompts of one request, times answers to each, at most.
 const ANSWERS_MAX: usize = 16;
@@ -266,8 +267,7 @@ fn access(args: &AccessArgs) -> Result<Access, Failure> {
     ];
     for (flag, values, scope) in given {
         for key in values {
-            let wrong = |reason| Failure::Usage(format!("{flag}: {reason}"));
-            keys.add(key, Scopes::NONE.with(scope)).map_err(wrong)?;
+            keys.add(key, Scopes::NONE.with(scope)).map_err(|reason| UsageError::Key { flag, reason })?;
         }
     }
     for path in &args.api_key_file {
@@ -281,7 +281,7 @@ fn access(args: &AccessArgs) -> Result<Access, Failure> {
         keys.add_file(&text).map_err(wrong)?;
         if keys.len() == before {
             // An empty file would leave the server open to all, which nobody means by it.
-            return Err(Failure::Usage(format!("{path:?} has no keys")));
+            return Err(UsageError::NoKeys(path.clone()).into());
         }
         if fs::metadata(path).map_err(Failure::io(path))?.permissions().mode() & 0o004 != 0 {
             tell(format_args!("muser: every user of this machine can read the keys in {path:?} (chmod 600 helps)"));
@@ -289,7 +289,7 @@ fn access(args: &AccessArgs) -> Result<Access, Failure> {
     }
     let mut origins = Origins::default();
     for origin in &args.cors_origins {
-        origins.add(origin).map_err(|error| Failure::Usage(format!("--cors-origins: {error}")))?;
+        origins.add(origin).map_err(UsageError::Origin)?;
     }
     let exposure = if args.insecure_public { Exposure::Public } else { Exposure::Local };
     let realms = match args.share_prefixes {

@@ -13,6 +13,7 @@ use muser_text::StopStrings;
 use super::KvType;
 use crate::failure::Failure;
 use crate::input::unescape;
+use crate::usage::UsageError;
 
 /// Seed of a text's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl GenerationArgs {
     /// The stop strings.
     pub fn stop_strings(&self) -> Result<StopStrings, Failure> {
         let strings = self.reverse_prompt.iter().map(|text| Ok(self.unescaped(text)?.into_owned()));
-        StopStrings::new(strings.collect::<Result<_, Failure>>()?).map_err(|reason| Failure::Usage(reason.to_string()))
+        Ok(StopStrings::new(strings.collect::<Result<_, Failure>>()?).map_err(UsageError::StopString)?)
     }
 
     /// `text` with its escapes read, if that is asked for.
@@ -83,7 +84,7 @@ impl GenerationArgs {
         if !self.escape {
             return Ok(text.into());
         }
-        unescape(text).map(Cow::Owned).map_err(|reason| Failure::Usage(format!("--escape: {reason}")))
+        Ok(unescape(text).map(Cow::Owned).map_err(UsageError::Escape)?)
     }
 
     /// Positions to make room for, of the `trained` ones that the model has.
@@ -102,9 +103,7 @@ pub(super) fn one_layout(keys: KvType, values: KvType) -> Result<KvLayout, Failu
     if keys == values {
         return Ok(keys.into());
     }
-    Err(Failure::Usage(format!(
-        "-ctk is {keys} and -ctv is {values}: keys and values are kept in one layout, so give both flags the same value"
-    )))
+    Err(UsageError::Layouts { keys, values }.into())
 }
 
 impl Seed {

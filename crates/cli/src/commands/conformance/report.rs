@@ -11,6 +11,7 @@ use crate::commands::doctor;
 use crate::failure::Failure;
 use crate::output::one_line;
 use crate::settings::conformance::{ConformanceArgs, ConformanceFormat};
+use crate::usage::UsageError;
 
 /// Part of the comparison that a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -136,7 +137,7 @@ impl Report {
     /// Prints the sum, or the record; fails if anything differed, or nothing was compared.
     pub fn finish(self, args: &ConformanceArgs) -> Result<(), Failure> {
         if self.rows.is_empty() {
-            return Err(Failure::Usage(format!("no part of the comparison is called {:?}", self.only)));
+            return Err(UsageError::NoSuchPart(self.only).into());
         }
         let seconds: f64 = self.rows.iter().map(|row| row.seconds).sum();
         let BitTally { cases, compared: values, wrong, ref first_wrong } = self.total;

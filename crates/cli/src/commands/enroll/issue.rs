@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::output::tell;
 use crate::settings::cluster::{BeginArgs, DAY_S, LifetimeArgs};
 use crate::settings::enroll::EnrollArgs;
+use crate::usage::UsageError;
 
 /// Runs the command without a ticket.
 pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
@@ -24,7 +25,7 @@ pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
         make_first(&BeginArgs { folder: path.clone(), name, node: None, lifetime })?;
         tell(format_args!("muser: began a cluster in {path:?}; its ca.key signs for every node: keep it here"));
     } else if args.name.is_some() {
-        return Err(Failure::Usage(format!("--name: {path:?} is there, and has its names in its certificates")));
+        return Err(UsageError::NameOfExisting(path).into());
     }
     let folder = ClusterFolder::new(&path);
     take_back_what_was_left(&folder, &path)?;
@@ -43,12 +44,7 @@ pub fn run(args: &EnrollArgs) -> Result<(), Failure> {
         let listen = issuer.address().map_err(failed)?;
         let address = match &args.advertise {
             Some(address) => address.clone(),
-            None => advertised(listen)
-                .await
-                .map_err(|error| {
-                    Failure::Usage(format!("--advertise is needed, this machine has no way out: {error}"))
-                })?
-                .to_string(),
+            None => advertised(listen).await.map_err(UsageError::NoAdvertisedAddress)?.to_string(),
         };
         let (ticket, kept) = issuer.ticket(&address).map_err(failed)?;
         let text = ticket.text();

@@ -15,6 +15,7 @@ use crate::cluster_member::clock;
 use crate::commands::cluster::NewFolder;
 use crate::failure::Failure;
 use crate::settings::enroll::EnrollArgs;
+use crate::usage::UsageError;
 
 /// Longer than any ticket.
 const TICKET_BYTES_MAX: u64 = 4096;
@@ -63,7 +64,7 @@ pub fn ticket(args: &EnrollArgs) -> Result<Option<Ticket>, Failure> {
         }
         (Some(text), None) => text,
     };
-    Ticket::parse(text).map(Some).map_err(|error| Failure::Usage(error.to_string()))
+    Ok(Some(Ticket::parse(text).map_err(UsageError::Ticket)?))
 }
 
 /// Configuration of this machine's `muser produce` and `muser serve`.

@@ -18,6 +18,7 @@ use crate::commands::cluster::ClusterFailure;
 use crate::failure::Failure;
 use crate::settings::KvType;
 use crate::settings::enroll::EnrollArgs;
+use crate::usage::UsageError;
 
 const PRODUCER: &str = "producer";
 const PACE: &str = "pace";
@@ -49,7 +50,7 @@ impl NodeConfig {
     pub fn new(folder: &Path, args: &EnrollArgs) -> Result<Self, Failure> {
         let text = |path: &Path| match path.to_str() {
             Some(text) => Ok(Value::from(text)),
-            None => Err(Failure::Usage(format!("{path:?} is not UTF-8 and cannot be put into a configuration"))),
+            None => Err(UsageError::PathNotUtf8(path.to_owned())),
         };
         let mut common = vec![("cluster", text(folder)?)];
         if let Some(model) = &args.model {
