@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use muser_conformance::backend::CaseError;
 use muser_engine::engine::{EngineError, RequestError, StepRefused, SubmitError};
 use muser_engine::{TemplatesLoadError, VocabularyLoadError};
 use muser_kernels::pool::PoolError;
@@ -13,6 +14,7 @@ use muser_text::ChatError;
 use muser_weights::gguf::OpenError;
 
 use crate::config::ConfigError;
+use crate::gpu::GpuError;
 use crate::interrupt::Signal;
 use crate::usage::UsageError;
 
@@ -56,11 +58,21 @@ pub enum Failure {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The requested device does not exist, or has no room for the model.
-    #[error("{0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] GpuError),
+    /// A model cannot be compared.
+    #[error(transparent)]
+    Compare(#[from] CaseError),
     /// A device differs from the references.
-    #[error("{0}")]
-    Conformance(String),
+    #[error("{wrong} of {values} values are wrong: {first}")]
+    Different {
+        /// Values that differ.
+        wrong: u64,
+        /// Values compared.
+        values: u64,
+        /// The first difference: its case and both values, or the error that ended the case.
+        first: String,
+    },
     /// The system refused threads.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -142,7 +154,7 @@ impl Failure {
             Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
             Self::Serve(_) => 5,
             Self::Produce(_) => 75,
-            Self::Handoff(_) | Self::Enrol(_) | Self::Conformance(_) => 1,
+            Self::Handoff(_) | Self::Enrol(_) | Self::Compare(_) | Self::Different { .. } => 1,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Cluster(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),

@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use muser_conformance::backend::{Comparison, CpuVariant};
-use muser_conformance::cuda::{self, CudaBackend, World};
+use muser_conformance::cuda::{self, CudaBackend, CudaError, World};
 use muser_conformance::suite::ways::Effort;
-use muser_cuda::memory_plan::{MemoryPlan, PlannedModel};
+use muser_cuda::memory_plan::{MemoryPlan, NoRoom, PlannedModel};
 use muser_cuda::self_test::SelfTestError;
 use muser_cuda::{Context, CudaDevice, CudaLimits, DriverError, Gpu};
 use muser_kernels::cpu::Kernels;
@@ -33,6 +33,26 @@ const FREE_PART: usize = 16;
 /// Bytes of page copies without which no model is loaded, beside [`FREE_PART`]: one slab.
 const PAGE_BYTES_MIN: usize = 64 << 20;
 
+/// Reason why a GPU cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// There is no driver or no device, or it fails.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The device fails its self-test.
+    #[error(transparent)]
+    SelfTest(#[from] SelfTestError),
+    /// The model does not fit its memory.
+    #[error(transparent)]
+    NoRoom(NoRoom),
+    /// The device fails while the model is loaded.
+    #[error(transparent)]
+    Device(DeviceError),
+    /// It cannot be compared.
+    #[error(transparent)]
+    World(CudaError),
+}
+
 /// True if the machine has a GPU that its driver lets us use.
 pub fn is_there() -> bool {
     Context::open(ORDINAL).is_ok()
@@ -51,7 +71,7 @@ pub fn executor(
     let plan = plan(files, rows_max, &gpu)?;
     let pages_min = PAGE_BYTES_MIN.max(free_before / FREE_PART);
     let plan = plan.map(|plan| plan.fit(free_before, pages_min)).transpose();
-    let plan = plan.map_err(|none| Failure::Device(none.to_string()))?;
+    let plan = plan.map_err(GpuError::NoRoom)?;
     if let Some(plan) = &plan {
         let pages = plan.page_bytes(free_before, FREE_PART);
         let (pages, free) = (gigabytes(pages), gigabytes(free_before));
@@ -60,15 +80,14 @@ pub fn executor(
     // Where not all layouts fit, those of the matrices that come first are made, so that pages keep their room.
     let mut preparer = gpu.preparer()?.with_layout_bytes(plan.map_or(usize::MAX, |plan| plan.layouts));
     let model = Model::<CudaDevice>::load_with(files, &mut preparer).map_err(|reason| match reason {
-        LoadError::Device(reason @ DeviceError::OutOfMemory { .. }) => Failure::Device(reason.to_string()),
+        LoadError::Device(reason @ DeviceError::OutOfMemory { .. }) => Failure::Device(GpuError::Device(reason)),
         other => Failure::Load(other),
     })?;
     let planned = plan.map_or(0, |plan| plan.workspace + plan.first_step);
     let left = gpu.context().memory()?.free.saturating_sub(planned);
     let limits = CudaLimits::new(rows_max.get(), left - left / FREE_PART, threads);
     let device = CudaDevice::new(&gpu, model.spec(), limits)?;
-    let executor = Executor::on(Arc::new(model), device, rows_max);
-    let executor = executor.map_err(|reason| Failure::Device(reason.to_string()))?;
+    let executor = Executor::on(Arc::new(model), device, rows_max).map_err(GpuError::Device)?;
     let measured = free_before.saturating_sub(gpu.context().memory()?.free);
     if let Some(plan) = plan {
         tell_measured(&plan, measured);
@@ -111,7 +130,7 @@ fn gigabytes(bytes: usize) -> f64 {
 pub fn conform(args: &ConformanceArgs, named: Vec<(String, ModelFiles)>, report: &mut Report) -> Result<(), Failure> {
     let repeats =
         args.repeats.map_or(CONFORMANCE_REPEATS, |repeats| usize::try_from(repeats.get()).unwrap_or(usize::MAX));
-    let mut world = World::open(ORDINAL, repeats).map_err(|reason| Failure::Device(reason.to_string()))?;
+    let mut world = World::open(ORDINAL, repeats).map_err(GpuError::World)?;
     let gpu = Gpu::open(ORDINAL)?;
     report.begin("cuda", vec![gpu.context().name().to_owned()]);
     for family in cuda::FAMILIES {
@@ -139,12 +158,12 @@ pub fn describe() -> String {
 
 impl From<DriverError> for Failure {
     fn from(reason: DriverError) -> Self {
-        Self::Device(reason.to_string())
+        Self::Device(reason.into())
     }
 }
 
 impl From<SelfTestError> for Failure {
     fn from(reason: SelfTestError) -> Self {
-        Self::Device(reason.to_string())
+        Self::Device(reason.into())
     }
 }

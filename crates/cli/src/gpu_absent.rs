@@ -10,7 +10,12 @@ use crate::failure::Failure;
 use crate::settings::conformance::ConformanceArgs;
 
 /// Reason why no GPU can be used.
-const ABSENT: &str = "this build has no GPU support: build it with `--features cuda`";
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// The build has no GPU support.
+    #[error("this build has no GPU support: build it with `--features cuda`")]
+    NotBuilt,
+}
 
 /// False: nothing is looked for.
 pub fn is_there() -> bool {
@@ -23,7 +28,7 @@ pub fn executor(
     _rows_max: NonZeroUsize,
     _threads: NonZeroUsize,
 ) -> Result<Box<dyn Forward>, Failure> {
-    Err(Failure::Device(ABSENT.into()))
+    Err(GpuError::NotBuilt.into())
 }
 
 /// Refuses.
@@ -32,10 +37,10 @@ pub fn conform(
     _named: Vec<(String, ModelFiles)>,
     _report: &mut Report,
 ) -> Result<(), Failure> {
-    Err(Failure::Device(ABSENT.into()))
+    Err(GpuError::NotBuilt.into())
 }
 
 /// The reason why no GPU can be used.
 pub fn describe() -> String {
-    ABSENT.into()
+    GpuError::NotBuilt.to_string()
 }

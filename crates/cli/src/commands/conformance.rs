@@ -74,7 +74,7 @@ pub fn compare_models<B: Backend>(
     let mut compare = |name: &str, files: &dyn Fn() -> Result<ModelFiles, Failure>| {
         report.measure(ReportPart::Models, name, |tally| {
             let subject = comparison.load(name, &files()?)?;
-            compare_model(&subject, effort, tally).map_err(|reason| Failure::Conformance(reason.to_string()))
+            Ok::<_, Failure>(compare_model(&subject, effort, tally)?)
         })
     };
     compare("glimmer-mini", &|| Ok(ModelFiles::from_bytes(model::SHIPPED.to_vec())?))?;
@@ -87,7 +87,7 @@ pub fn compare_models<B: Backend>(
     for (name, files) in named {
         report.measure(ReportPart::Models, &name, |tally| {
             let subject = comparison.load(name.as_str(), &files)?;
-            compare_model(&subject, effort, tally).map_err(|reason| Failure::Conformance(reason.to_string()))
+            Ok::<_, Failure>(compare_model(&subject, effort, tally)?)
         })?;
     }
     Ok(())

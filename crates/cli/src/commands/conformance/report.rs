@@ -150,7 +150,7 @@ impl Report {
         }
         match first_wrong {
             None => Ok(()),
-            Some(first) => Err(Failure::Conformance(format!("{wrong} of {values} values are wrong: {first}"))),
+            Some(first) => Err(Failure::Different { wrong, values, first: first.clone() }),
         }
     }
 
@@ -211,7 +211,7 @@ mod tests {
         measure("lost", 1.0, Err("the device is gone"));
         measure("wrong", 2.0, Ok(()));
         let failure = report.finish(&args).unwrap_err();
-        assert!(matches!(failure, Failure::Conformance(_)), "{failure:?}");
+        assert!(matches!(failure, Failure::Different { wrong: 2, values: 3, .. }), "{failure:?}");
         assert_eq!(failure.to_string(), "2 of 3 values are wrong: lost: the device is gone");
     }
 
