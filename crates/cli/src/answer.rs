@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use muser_engine::engine::{Event, Flow, PrefixReuse, Request};
-use muser_engine::{ChunkRows, Engine, EngineSettings, Outcome};
+use muser_engine::{Engine, Outcome};
 use muser_model::Forward;
 use muser_text::{StopStrings, Tokenizer};
 
 use crate::failure::Failure;
 use crate::interrupt::{Interrupt, Signal};
-use crate::model;
+use crate::node::{Node, NodeSettings, PageMemory};
 use crate::output::{PrintedText, Printer};
 use crate::settings::{GenerationArgs, SamplerArgs};
 
@@ -48,23 +48,15 @@ impl<'a> Answerer<'a> {
     ) -> Result<Self, Failure> {
         let (kv, trained) = (generation.kv()?, executor.spec().config().context);
         let context = generation.context(trained);
-        // The engine refuses more positions than the model was made for.
-        let positions = context.min(trained);
-        let spec = executor.spec().cache_spec(kv, positions)?;
-        let needed = spec.most_pages(positions, model::CHUNK_ROWS.get()) * spec.layout().page_bytes();
-        let kept = if reuse == PrefixReuse::Isolate { 0 } else { needed };
-        let settings = EngineSettings {
-            context,
+        let kept = usize::from(reuse == PrefixReuse::Share);
+        let settings = NodeSettings {
             kv,
-            // The pages never leave this process and belong to one model.
-            identity: [0; 32],
-            budget_bytes: needed + kept,
-            prefix_bytes_max: kept,
-            installed_bytes_max: 0,
+            context,
+            memory: PageMemory::Sequences { count: 1 + kept, kept },
             running_max: NonZeroUsize::MIN,
             waiting_max: 1,
-            chunk: ChunkRows::DEFAULT,
         };
+        let engine = Node::alone(executor, &settings)?.engine;
         let stop_tokens: Arc<[u32]> = Arc::from(tokenizer.end_of_generation_ids());
         let request = Request {
             prompt: Vec::new(),
@@ -77,7 +69,7 @@ impl<'a> Answerer<'a> {
             flow: Flow::default(),
         };
         let stops = generation.stop_strings()?;
-        Ok(Self { engine: Engine::new(executor, settings)?, tokenizer, interrupt, request, stops })
+        Ok(Self { engine, tokenizer, interrupt, request, stops })
     }
 
     /// Prints the answer to `prompt` as it comes, and `before` with its first word. A signal ends it after the step that is

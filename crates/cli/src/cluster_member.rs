@@ -13,7 +13,7 @@ use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Identity, ModelSpec};
 use muser_placement::{Policy, PolicyFileError, PolicySettings};
-use muser_server::{AuditSettings, Auditor, PolicyFile};
+use muser_server::{AuditSettings, Auditor, Fallback, PolicyFile, PrefillBy, PrefillSettings, RemotePrefill};
 use muser_trust::identity::{ClusterFolder, NodeIdentity, Role};
 use muser_trust::quarantine::Quarantine;
 use muser_trust::random;
@@ -22,7 +22,7 @@ use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
 use crate::output::tell;
-use crate::settings::cluster_member::ProducerArgs;
+use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
 
 /// Handshakes that take longer are given up.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ impl Membership {
 
     /// Placement policy for the model with this identity, with its learned rates, and the file they persist in. A
     /// missing, damaged or foreign file gives a new policy.
-    pub fn policy(&self, identity: [u8; 32]) -> (Policy, PolicyFile) {
+    fn policy(&self, identity: [u8; 32]) -> (Policy, PolicyFile) {
         let (path, settings) = (self.folder.policy(), PolicySettings::default());
         let known = match Policy::load(&path, settings.clone(), 0) {
             Ok(policy) if policy.model() == identity => Some(policy),
@@ -105,7 +105,7 @@ impl Membership {
     }
 
     /// Auditor of the pages that producers send, for the model with this identity.
-    pub fn auditor(&self, args: &ProducerArgs, model: [u8; 32], quarantine: Arc<Quarantine>) -> Auditor {
+    fn auditor(&self, args: &ProducerArgs, model: [u8; 32], quarantine: Arc<Quarantine>) -> Auditor {
         let settings = AuditSettings {
             rate: args.audit,
             pages_max: NonZeroUsize::new(args.audit_tokens.get().div_ceil(PAGE_ROWS)).unwrap_or(NonZeroUsize::MIN),
@@ -115,6 +115,15 @@ impl Membership {
             report: Arc::new(|reason| tell(format_args!("muser: {reason}"))),
         };
         Auditor::new(settings, quarantine)
+    }
+
+    /// Remote prefill by the producers that the flags name, for the model of `handoffs`.
+    pub fn remote_prefill(&self, args: &ProducerArgs, handoffs: &HandoffShape) -> Result<RemotePrefill, Failure> {
+        let (policy, file) = self.policy(handoffs.identity);
+        let quarantine = self.quarantine()?;
+        let remotes = self.remotes(args, &handoffs.shape, &quarantine)?;
+        let auditor = self.auditor(args, handoffs.identity, quarantine);
+        Ok(RemotePrefill::new(remotes, prefill(args), (policy, Some(file)), auditor))
     }
 
     /// The producers named by the flags; those in `quarantine` get no requests.
@@ -145,18 +154,38 @@ impl Membership {
     }
 }
 
-/// Handoff shape of a model, and the identity digest from which the names of its pages start.
-pub fn shape(
-    files: &ModelFiles,
-    model: &ModelSpec,
-    kv: KvLayout,
-    context: usize,
-) -> Result<(Shape, [u8; 32]), Failure> {
+/// Shape of handoffs of one model and layout, and the identity digest from which the names of its pages start.
+pub struct HandoffShape {
+    /// Layers, layout and context, and the identity's components.
+    pub shape: Shape,
+    /// The digest.
+    pub identity: [u8; 32],
+}
+
+/// [`HandoffShape`] of a model with the given files.
+pub fn shape(files: &ModelFiles, model: &ModelSpec, kv: KvLayout, context: usize) -> Result<HandoffShape, Failure> {
     let (digest, _) =
         FileDigest::load_or_compute(files, SystemTime::now()).map_err(|reason| Failure::Handoff(reason.to_string()))?;
     let identity = Identity::new(&digest, model.config(), kv);
     let shape = Shape::new(model.cache_spec(kv, context)?, identity);
-    Ok((shape.map_err(|reason| Failure::Handoff(reason.to_string()))?, identity.digest().0))
+    let shape = shape.map_err(|reason| Failure::Handoff(reason.to_string()))?;
+    Ok(HandoffShape { shape, identity: identity.digest().0 })
+}
+
+/// Settings of remote prefill from the flags.
+fn prefill(args: &ProducerArgs) -> PrefillSettings {
+    PrefillSettings {
+        tokens_min: args.producer_min_tokens,
+        by: match args.prefill {
+            Prefill::Cheapest => PrefillBy::Cheapest,
+            Prefill::Producer => PrefillBy::Producer,
+        },
+        fallback: match args.fallback {
+            FallbackTo::Local => Fallback::Local,
+            FallbackTo::OtherProducer => Fallback::OtherProducer,
+            FallbackTo::Fail => Fallback::Fail,
+        },
+    }
 }
 
 /// The system's clock.

@@ -22,6 +22,7 @@ mod hub;
 mod input;
 mod interrupt;
 mod model;
+mod node;
 mod output;
 mod progress;
 mod settings;

@@ -14,19 +14,18 @@ use std::time::{Duration, Instant};
 use muser_cluster::enrol::Machine;
 use muser_cluster::handoff::{Handoff, Remote};
 use muser_engine::engine::{Flow, PrefixReuse, Request};
-use muser_engine::{
-    ChunkRows, Engine, EngineSettings, LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer,
-};
+use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer};
 use muser_host::{Answer, EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_text::{Specials, Tokenizer};
 use muser_trust::Address;
 use tokio::runtime::Builder;
 
-use crate::cluster_member::{Membership, shape};
+use crate::cluster_member::{HandoffShape, Membership};
 use crate::failure::Failure;
 use crate::input::read_text;
 use crate::model;
+use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::settings::cluster_member::{DemoArgs, FallbackTo, Prefill, ProducerArgs};
 use crate::settings::{DeviceChoice, MachineArgs};
 use crate::usage::UsageError;
@@ -55,23 +54,17 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let device = if args.machine.device == DeviceChoice::Cuda { DeviceChoice::Cpu } else { args.machine.device };
     let machine = MachineArgs { device, ..args.machine.clone() };
     let executor = model::executor(Arc::clone(&files), &machine, model::CHUNK_ROWS)?;
-    let (loaded, trained) = (Arc::clone(executor.spec()), executor.spec().config().context);
-    let (vocab, kv) = (loaded.config().vocab, KvLayout::from(args.kv));
+    let (vocab, trained) = (executor.spec().config().vocab, executor.spec().config().context);
     let prompt = prompt(args, &load_tokenizer(&files.metadata(), vocab)?, trained)?;
-    let (shape, identity) = shape(&files, &loaded, kv, trained)?;
-    let needed = loaded.cache_spec(kv, trained)?.peak_bytes(trained, model::CHUNK_ROWS.get());
-    let settings = EngineSettings {
+    let settings = NodeSettings {
+        kv: KvLayout::from(args.kv),
         context: trained,
-        kv,
-        identity,
-        budget_bytes: 2 * needed,
-        prefix_bytes_max: 0,
-        installed_bytes_max: needed,
+        memory: PageMemory::Sequences { count: 2, kept: 0 },
         running_max: NonZeroUsize::MIN,
         waiting_max: 1,
-        chunk: ChunkRows::DEFAULT,
     };
-    let (host, _) = EngineHost::start(Engine::new(executor, settings)?).map_err(|reason| failed(&reason))?;
+    let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
+    let (host, _) = EngineHost::start(node.engine).map_err(|reason| failed(&reason))?;
     let runtime =
         Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(|reason| failed(&reason))?;
     let prompt_tokens = prompt.len().min(QUALIFICATION_TOKENS);

@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use muser_cluster::enrol::{EnrolError, Machine, Progress};
-use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_trust::identity::NodeName;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cluster_member::shape;
+use crate::cluster_member::HandoffShape;
 use crate::failure::Failure;
 use crate::interrupt::Signal;
 use crate::model;
+use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::output::tell;
 use crate::settings::enroll::EnrollArgs;
 use crate::usage::UsageError;
@@ -58,21 +58,16 @@ impl Computing {
             return Err(UsageError::NothingToBring { tokens: prompt_tokens }.into());
         }
         let context = prompt_tokens + 1;
-        let (shape, identity) = shape(&files, executor.spec(), kv, context)?;
-        let needed = executor.spec().cache_spec(kv, context)?.peak_bytes(context, model::CHUNK_ROWS.get());
-        let settings = EngineSettings {
-            context,
+        let settings = NodeSettings {
             kv,
-            identity,
+            context,
             // The pages to compare, and two sequences.
-            budget_bytes: needed.saturating_mul(3),
-            prefix_bytes_max: 0,
-            installed_bytes_max: needed,
+            memory: PageMemory::Sequences { count: 3, kept: 0 },
             running_max: NonZeroUsize::MIN,
             waiting_max: 4,
-            chunk: ChunkRows::DEFAULT,
         };
-        let started = EngineHost::start(Engine::new(executor, settings)?);
+        let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
+        let started = EngineHost::start(node.engine);
         let (host, engine) = started.map_err(|reason| Failure::Handoff(reason.to_string()))?;
         Ok(Self { machine: Machine { host, shape, vocab, prompt_tokens }, engine })
     }

@@ -9,18 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muser_cluster::handoff::{Port, Producer, ProducerNews, ProducerSettings};
-use muser_engine::{Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kv::PrefixScope;
 use muser_lane::Acceptor;
 use muser_lane::pacing::PacedBy;
 use tokio::runtime::Builder;
 
-use super::serve::budget;
-use crate::cluster_member::{Membership, shape};
+use crate::cluster_member::{HandoffShape, Membership};
 use crate::descriptors;
 use crate::failure::Failure;
 use crate::model;
+use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::output::tell;
 use crate::settings::cluster_member::ProduceArgs;
 use crate::signals::Signals;
@@ -42,20 +41,15 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
     let executor = model::executor(Arc::clone(&files), &args.machine, model::CHUNK_ROWS)?;
     let trained = executor.spec().config().context;
     let context = if args.ctx_size == 0 { trained } else { args.ctx_size as usize };
-    let (shape, identity) = shape(&files, executor.spec(), kv, context.min(trained))?;
-    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &*executor, (kv, context))?;
-    let settings = EngineSettings {
-        context,
+    let settings = NodeSettings {
         kv,
-        identity,
-        budget_bytes,
-        prefix_bytes_max: prefix_bytes,
-        installed_bytes_max: 0,
+        context,
+        memory: PageMemory::Flags(&args.memory),
         running_max: args.parallel,
         waiting_max: args.parallel.get(),
-        chunk: model::chunk(&*executor),
     };
-    let (host, engine) = EngineHost::start(Engine::new(executor, settings)?).map_err(cannot)?;
+    let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Send)?;
+    let (host, engine) = EngineHost::start(node.engine).map_err(cannot)?;
     let half = half_of_connections();
     let settings = ProducerSettings {
         concurrent_max: u32::try_from(args.parallel.get()).unwrap_or(u32::MAX),

@@ -11,27 +11,24 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use muser_engine::Sampler;
 use muser_engine::engine::SubmitError;
-use muser_engine::{Engine, EngineSettings, Sampler};
 use muser_kernels::attention::KvLayout;
-use muser_model::Forward;
 use muser_server::{
-    Access, App, Exposure, Fallback, Keys, Log, Origins, Page, Phase, PrefillBy, PrefillSettings, Realms,
-    RemotePrefill, RequestRecord, Scope, Scopes, ServeError, Server, ServerSettings, Service, ServiceSettings,
-    ShortageLog, Tls, TlsError, Words,
+    Access, App, Exposure, Keys, Log, Origins, Page, Phase, Realms, RequestRecord, Scope, Scopes, ServeError, Server,
+    ServerSettings, Service, ServiceSettings, ShortageLog, Tls, TlsError, Words,
 };
 use muser_trust::random;
 use tokio::runtime::{self, Runtime};
 
-use super::doctor::memory;
-use crate::cluster_member::{Membership, shape};
+use crate::cluster_member::Membership;
 use crate::descriptors;
 use crate::failure::Failure;
 use crate::input::{read_file, read_text};
 use crate::model;
+use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::output::tell;
-use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
-use crate::settings::serve::{AccessArgs, ConnectionArgs, MemoryArgs, ServeArgs, mib};
+use crate::settings::serve::{AccessArgs, ConnectionArgs, ServeArgs};
 use crate::signals::Signals;
 use crate::usage::UsageError;
 
@@ -119,34 +116,24 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     // Settings that every request would be refused for fail at the start.
     Sampler::new(sampling.clone(), vocab).map_err(SubmitError::Sampling)?;
     let defaults = ServiceSettings { sampling, ..app.settings.clone() };
-    let (budget_bytes, prefix_bytes) = budget(&args.memory, args.parallel.get(), &*executor, (kv, context))?;
-    let membership = args.producers.cluster.as_deref().map(Membership::load).transpose()?;
-    let remote = match &membership {
-        Some(membership) => {
-            let (shape, identity) = shape(&files, executor.spec(), kv, context.min(config.context))?;
-            let (policy, file) = membership.policy(identity);
-            let quarantine = membership.quarantine()?;
-            let remotes = membership.remotes(&args.producers, &shape, &quarantine)?;
-            let auditor = membership.auditor(&args.producers, identity, quarantine);
-            Some((RemotePrefill::new(remotes, prefill(&args.producers), (policy, Some(file)), auditor), identity))
-        }
-        None => None,
-    };
-    let settings = EngineSettings {
-        context,
+    let settings = NodeSettings {
         kv,
-        // Without producers the pages never leave this process and belong to one model.
-        identity: remote.as_ref().map_or([0; 32], |(_, identity)| *identity),
-        budget_bytes,
-        prefix_bytes_max: prefix_bytes,
-        installed_bytes_max: if remote.is_some() { budget_bytes } else { 0 },
+        context,
+        memory: PageMemory::Flags(&args.memory),
         running_max: args.parallel,
         waiting_max: args.queue,
-        chunk: model::chunk(&*executor),
     };
-    let (mut service, engine) =
-        Service::start(Engine::new(executor, settings)?, words, defaults).map_err(ServeError::Runtime)?;
-    if let Some((remote, _)) = remote {
+    let (node, remote) = match args.producers.cluster.as_deref() {
+        None => (Node::alone(executor, &settings)?, None),
+        Some(folder) => {
+            let membership = Membership::load(folder)?;
+            let (node, handoffs) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
+            (node, Some(membership.remote_prefill(&args.producers, &handoffs)?))
+        }
+    };
+    let Node { engine, budget_bytes, prefix_bytes } = node;
+    let (mut service, engine) = Service::start(engine, words, defaults).map_err(ServeError::Runtime)?;
+    if let Some(remote) = remote {
         service = service.with_remote(remote);
     }
     let facts = &service.model;
@@ -165,36 +152,6 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     };
     app.ready(service);
     Ok((engine, about))
-}
-
-/// Settings of remote prefill from the flags.
-fn prefill(args: &ProducerArgs) -> PrefillSettings {
-    PrefillSettings {
-        tokens_min: args.producer_min_tokens,
-        by: match args.prefill {
-            Prefill::Cheapest => PrefillBy::Cheapest,
-            Prefill::Producer => PrefillBy::Producer,
-        },
-        fallback: match args.fallback {
-            FallbackTo::Local => Fallback::Local,
-            FallbackTo::OtherProducer => Fallback::OtherProducer,
-            FallbackTo::Fail => Fallback::Fail,
-        },
-    }
-}
-
-/// Bytes of all pages, and of those that are kept for reuse.
-pub(super) fn budget(
-    args: &MemoryArgs,
-    parallel: usize,
-    executor: &dyn Forward,
-    (kv, context): (KvLayout, usize),
-) -> Result<(usize, usize), Failure> {
-    let spec = executor.spec().cache_spec(kv, context)?;
-    let one = spec.most_pages(context, executor.rows_max()) * spec.layout().page_bytes();
-    let half = memory("MemTotal").and_then(|bytes| usize::try_from(bytes / 2).ok()).unwrap_or(usize::MAX);
-    let budget = args.kv_memory.map_or_else(|| one.saturating_mul(parallel).min(half), |count| mib(count.get()));
-    Ok((budget, args.cache_ram.map_or(budget / 2, mib).min(budget)))
 }
 
 fn announce(url: &str, about: &About, keys: &str) {
