@@ -21,6 +21,7 @@ use muser_weights::digest::FileDigest;
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
+use crate::member_error::MemberError;
 use crate::output::tell;
 use crate::settings::cluster_member::{FallbackTo, Prefill, ProducerArgs};
 
@@ -38,11 +39,10 @@ pub struct Membership {
 
 impl Membership {
     /// Reads the folder.
-    pub fn load(path: &Path) -> Result<Self, Failure> {
-        let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
+    pub fn load(path: &Path) -> Result<Self, MemberError> {
         let folder = ClusterFolder::new(path);
-        let identity = folder.load_identity().map_err(|reason| failed(&reason))?;
-        for left in pending(&folder).map_err(|reason| failed(&reason))? {
+        let identity = folder.load_identity()?;
+        for left in pending(&folder)? {
             if left.state == PendingState::Abandoned {
                 let Pending { name, serial, .. } = left;
                 tell(format_args!(
@@ -52,18 +52,16 @@ impl Membership {
                 ));
             }
         }
-        let revocations = Arc::new(folder.load_revocations().map_err(|reason| failed(&reason))?);
+        let revocations = Arc::new(folder.load_revocations()?);
         let lane = LaneSettings { revocations, handshake_timeout: HANDSHAKE, clock: clock() };
         Ok(Self { folder, identity, lane })
     }
 
     /// This run of the node.
-    pub fn member(&self, shape: &Shape) -> Result<Member, Failure> {
-        let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
-        let keys = self.folder.load_keys().map_err(|reason| failed(&reason))?;
-        let trust = Trust::load(self.folder.clone(), Arc::clone(&self.lane.revocations));
-        let trust = Arc::new(trust.map_err(|reason| failed(&reason))?);
-        let member = Member::new(self.identity.facts(), &keys, shape).map_err(|reason| failed(&reason))?;
+    pub fn member(&self, shape: &Shape) -> Result<Member, MemberError> {
+        let keys = self.folder.load_keys()?;
+        let trust = Arc::new(Trust::load(self.folder.clone(), Arc::clone(&self.lane.revocations))?);
+        let member = Member::new(self.identity.facts(), &keys, shape)?;
         Ok(member.following(trust))
     }
 
@@ -73,9 +71,9 @@ impl Membership {
     }
 
     /// Takes lanes of decoders.
-    pub fn acceptor(&self) -> Result<Acceptor, Failure> {
+    pub fn acceptor(&self) -> Result<Acceptor, MemberError> {
         let wanted = Wanted { role: Role::Decoder, id: None };
-        Acceptor::new(&self.identity, self.lane.clone(), wanted).map_err(|reason| Failure::Handoff(reason.to_string()))
+        Ok(Acceptor::new(&self.identity, self.lane.clone(), wanted)?)
     }
 
     /// Placement policy for the model with this identity, with its learned rates, and the file they persist in. A
@@ -100,8 +98,8 @@ impl Membership {
     }
 
     /// The quarantine list: producers that get no requests.
-    pub fn quarantine(&self) -> Result<Arc<Quarantine>, Failure> {
-        self.folder.load_quarantine().map(Arc::new).map_err(|reason| Failure::Handoff(reason.to_string()))
+    pub fn quarantine(&self) -> Result<Arc<Quarantine>, MemberError> {
+        Ok(Arc::new(self.folder.load_quarantine()?))
     }
 
     /// Auditor of the pages that producers send, for the model with this identity.
@@ -118,7 +116,7 @@ impl Membership {
     }
 
     /// Remote prefill by the producers that the flags name, for the model of `handoffs`.
-    pub fn remote_prefill(&self, args: &ProducerArgs, handoffs: &HandoffShape) -> Result<RemotePrefill, Failure> {
+    pub fn remote_prefill(&self, args: &ProducerArgs, handoffs: &HandoffShape) -> Result<RemotePrefill, MemberError> {
         let (policy, file) = self.policy(handoffs.identity);
         let quarantine = self.quarantine()?;
         let remotes = self.remotes(args, &handoffs.shape, &quarantine)?;
@@ -132,13 +130,11 @@ impl Membership {
         args: &ProducerArgs,
         shape: &Shape,
         quarantine: &Arc<Quarantine>,
-    ) -> Result<Vec<Remote>, Failure> {
-        let failed = |reason: &dyn std::fmt::Display| Failure::Handoff(reason.to_string());
-        let connector = Connector::new(&self.identity, self.lane.clone()).map_err(|reason| failed(&reason))?;
-        let connector = Arc::new(connector);
+    ) -> Result<Vec<Remote>, MemberError> {
+        let connector = Arc::new(Connector::new(&self.identity, self.lane.clone())?);
         let member = self.member(shape)?;
-        let storage = FolderStorage::open(&self.folder.ledger()).map_err(|reason| failed(&reason))?;
-        let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES).map_err(|reason| failed(&reason))?);
+        let storage = FolderStorage::open(&self.folder.ledger())?;
+        let ledger = Arc::new(Ledger::open(storage, LEDGER_ENTRIES)?);
         let remote = |address| {
             let settings = RemoteSettings {
                 address,
@@ -164,11 +160,10 @@ pub struct HandoffShape {
 
 /// [`HandoffShape`] of a model with the given files.
 pub fn shape(files: &ModelFiles, model: &ModelSpec, kv: KvLayout, context: usize) -> Result<HandoffShape, Failure> {
-    let (digest, _) =
-        FileDigest::load_or_compute(files, SystemTime::now()).map_err(|reason| Failure::Handoff(reason.to_string()))?;
+    let (digest, _) = FileDigest::load_or_compute(files, SystemTime::now()).map_err(MemberError::Digest)?;
     let identity = Identity::new(&digest, model.config(), kv);
     let shape = Shape::new(model.cache_spec(kv, context)?, identity);
-    let shape = shape.map_err(|reason| Failure::Handoff(reason.to_string()))?;
+    let shape = shape.map_err(MemberError::Shape)?;
     Ok(HandoffShape { shape, identity: identity.digest().0 })
 }
 

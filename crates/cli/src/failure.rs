@@ -13,9 +13,11 @@ use muser_server::{ServeError, TlsError};
 use muser_text::ChatError;
 use muser_weights::gguf::OpenError;
 
+use crate::commands::produce::ProduceError;
 use crate::config::ConfigError;
 use crate::gpu::GpuError;
 use crate::interrupt::Signal;
+use crate::member_error::MemberError;
 use crate::usage::UsageError;
 
 /// Failure that ended a command.
@@ -118,15 +120,15 @@ pub enum Failure {
     /// Signals cannot be caught.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// The cluster's folder cannot be used, or handoffs cannot be set up.
-    #[error("{0}")]
-    Handoff(String),
+    /// The cluster's folder cannot be used, or handoffs cannot be set up or differ.
+    #[error(transparent)]
+    Member(Box<MemberError>),
     /// No node was enrolled.
     #[error("nobody was enrolled: {0}")]
     Enrol(Box<muser_cluster::enrol::EnrolError>),
     /// A producer cannot serve as configured.
     #[error("cannot produce: {0}")]
-    Produce(String),
+    Produce(Box<ProduceError>),
     /// The server cannot start, or has failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -154,7 +156,7 @@ impl Failure {
             Self::Serve(ServeError::Runtime(_) | ServeError::Engine(_)) => 1,
             Self::Serve(_) => 5,
             Self::Produce(_) => 75,
-            Self::Handoff(_) | Self::Enrol(_) | Self::Compare(_) | Self::Different { .. } => 1,
+            Self::Member(_) | Self::Enrol(_) | Self::Compare(_) | Self::Different { .. } => 1,
             Self::Quantize(reason) => reason.exit_code(),
             Self::Cluster(reason) => reason.exit_code(),
             Self::Pull(reason) => crate::hub::exit_code(reason),
@@ -184,6 +186,12 @@ impl Failure {
     /// For `map_err` on files.
     pub fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> Self + '_ {
         |reason| Self::Io { path: path.to_owned(), reason }
+    }
+}
+
+impl From<MemberError> for Failure {
+    fn from(reason: MemberError) -> Self {
+        Self::Member(Box::new(reason))
     }
 }
 

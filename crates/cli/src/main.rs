@@ -21,6 +21,7 @@ mod gpu;
 mod hub;
 mod input;
 mod interrupt;
+mod member_error;
 mod model;
 mod node;
 mod output;

@@ -15,7 +15,7 @@ use muser_cluster::enrol::Machine;
 use muser_cluster::handoff::{Handoff, Remote};
 use muser_engine::engine::{Flow, PrefixReuse, Request};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer};
-use muser_host::{Answer, EngineHost, What};
+use muser_host::{Answer, EngineHost, Refused, What};
 use muser_kernels::attention::KvLayout;
 use muser_text::{Specials, Tokenizer};
 use muser_trust::Address;
@@ -24,6 +24,7 @@ use tokio::runtime::Builder;
 use crate::cluster_member::{HandoffShape, Membership};
 use crate::failure::Failure;
 use crate::input::read_text;
+use crate::member_error::MemberError;
 use crate::model;
 use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::settings::cluster_member::{DemoArgs, FallbackTo, Prefill, ProducerArgs};
@@ -46,7 +47,7 @@ struct Outcome {
 
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let folder = tempfile::tempdir().map_err(|reason| failed(&reason))?;
+    let folder = tempfile::tempdir().map_err(MemberError::System)?;
     let (producer_folder, decoder_folder) = (folder.path().join("producer"), folder.path().join("decoder"));
     processes::begin(&decoder_folder)?;
     let files = model::open(args.model.as_deref(), &args.hub)?;
@@ -64,9 +65,8 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         waiting_max: 1,
     };
     let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
-    let (host, _) = EngineHost::start(node.engine).map_err(|reason| failed(&reason))?;
-    let runtime =
-        Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(|reason| failed(&reason))?;
+    let (host, _) = EngineHost::start(node.engine).map_err(MemberError::System)?;
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(MemberError::System)?;
     let prompt_tokens = prompt.len().min(QUALIFICATION_TOKENS);
     let (host_too, shape_too, tokens) = (host.clone(), shape.clone(), u32::try_from(vocab).unwrap_or(u32::MAX));
     let machine = Machine { host: host_too, shape: shape_too, vocab: tokens, prompt_tokens };
@@ -79,11 +79,11 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let (local, (remote, handoff)) = runtime.block_on(async {
         let local = answer_here(&host, request.clone()).await?;
         let remote = answer_with(&remotes[0], &host, request).await?;
-        Ok::<_, Failure>((local, remote))
+        Ok::<_, MemberError>((local, remote))
     })?;
     let same = local.tokens == remote.tokens && local.bits == remote.bits;
     let written = print(&local, &remote, &handoff, prompt.len(), same).map_err(Failure::Stdout);
-    written.and_then(|()| if same { Ok(()) } else { Err(Failure::Handoff("the bits differ".into())) })
+    written.and_then(|()| if same { Ok(()) } else { Err(MemberError::BitsDiffer.into()) })
 }
 
 /// The producer at `address`, asked for every prompt.
@@ -131,23 +131,21 @@ fn request(prompt: &[u32], predict: NonZeroUsize, vocab: usize, context: usize) 
     }
 }
 
-async fn answer_here(host: &EngineHost, request: Request) -> Result<Outcome, Failure> {
+async fn answer_here(host: &EngineHost, request: Request) -> Result<Outcome, MemberError> {
     let began = Instant::now();
-    let answer = host.submit(request).await.map_err(|reason| Failure::Handoff(reason.to_string()))?;
+    let answer = host.submit(request).await?;
     listen(answer, began).await
 }
 
-async fn answer_with(remote: &Remote, host: &EngineHost, request: Request) -> Result<(Outcome, Handoff), Failure> {
+async fn answer_with(remote: &Remote, host: &EngineHost, request: Request) -> Result<(Outcome, Handoff), MemberError> {
     let began = Instant::now();
-    let installation = host.begin_installation(request.prompt.clone(), request.reuse).await;
-    let mut installation = installation.map_err(|reason| failed(&reason))?;
-    let handoff = remote.bring(&mut installation).await.map_err(|reason| failed(&reason))?;
-    let installed = installation.finish().map_err(|reason| failed(&reason))?;
-    let answer = host.submit_installed(request, installed).await.map_err(|reason| failed(&reason))?;
+    let mut installation = host.begin_installation(request.prompt.clone(), request.reuse).await?;
+    let handoff = remote.bring(&mut installation).await?;
+    let answer = host.submit_installed(request, installation.finish()?).await?;
     Ok((listen(answer, began).await?, handoff))
 }
 
-async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, Failure> {
+async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, MemberError> {
     let mut outcome = Outcome { first_token: Duration::ZERO, tokens: Vec::new(), bits: Vec::new() };
     while let Some(news) = answer.next().await {
         match news.what {
@@ -160,16 +158,11 @@ async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, Failure> 
                 outcome.bits.extend(logprobs.iter().flat_map(|top| [u64::from(top.token), top.logprob.to_bits()]));
             }
             What::Finished(_) => return Ok(outcome),
-            What::Failed(reason) => return Err(Failure::Handoff(reason)),
+            What::Failed(reason) => return Err(MemberError::Answer(reason)),
             What::Started { .. } | What::Progress { .. } => {}
         }
     }
-    Err(Failure::Handoff("the engine has stopped".into()))
-}
-
-/// Failure of a part of the cluster.
-fn failed(reason: &dyn std::fmt::Display) -> Failure {
-    Failure::Handoff(reason.to_string())
+    Err(Refused::Stopped.into())
 }
 
 fn print(local: &Outcome, remote: &Outcome, handoff: &Handoff, prompt: usize, same: bool) -> io::Result<()> {

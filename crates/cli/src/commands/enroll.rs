@@ -26,6 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cluster_member::HandoffShape;
 use crate::failure::Failure;
 use crate::interrupt::Signal;
+use crate::member_error::MemberError;
 use crate::model;
 use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::output::tell;
@@ -68,7 +69,7 @@ impl Computing {
         };
         let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
         let started = EngineHost::start(node.engine);
-        let (host, engine) = started.map_err(|reason| Failure::Handoff(reason.to_string()))?;
+        let (host, engine) = started.map_err(MemberError::System)?;
         Ok(Self { machine: Machine { host, shape, vocab, prompt_tokens }, engine })
     }
 
@@ -84,7 +85,7 @@ impl Computing {
 
 fn runtime() -> Result<Runtime, Failure> {
     let made = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    made.map_err(|reason| Failure::Handoff(reason.to_string()))
+    Ok(made.map_err(MemberError::System)?)
 }
 
 /// Does the work unless a signal comes first; what was under way is then undone as after a failure.

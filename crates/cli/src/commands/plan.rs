@@ -15,6 +15,7 @@ use muser_trust::identity::ClusterFolder;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::member_error::MemberError;
 use crate::model;
 use crate::settings::plan::{Geometry, PlanArgs};
 use crate::usage::UsageError;
@@ -97,8 +98,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         return Err(UsageError::HeldTokens { held, tokens, whole }.into());
     }
     let plan = |held| HandoffBytes::of(&spec, rows, held, model::CHUNK_ROWS);
-    let refused = |reason: muser_cluster::handoff::PlanRefused| Failure::Handoff(reason.to_string());
-    let (bytes, whole) = (plan(held_pages).map_err(refused)?, plan(0).map_err(refused)?);
+    let (bytes, whole) = (plan(held_pages).map_err(MemberError::Plan)?, plan(0).map_err(MemberError::Plan)?);
     let mut report = report(args, &spec, (&bytes, &whole));
     if let Some(folder) = &args.cluster {
         let missing = (held_pages * PAGE_ROWS) as u64..rows as u64;
@@ -181,10 +181,9 @@ fn costs(folder: &ClusterFolder, missing: &Range<u64>, payload_bytes: u64) -> Re
     let policy = match Policy::load(&folder.policy(), PolicySettings::default(), 0) {
         Ok(policy) => policy,
         Err(PolicyFileError::File(FileError::Missing { path })) => {
-            let path = path.display();
-            return Err(Failure::Handoff(format!("{path} does not exist: no server has measured anything yet")));
+            return Err(MemberError::NothingMeasured { path }.into());
         }
-        Err(reason) => return Err(Failure::Handoff(reason.to_string())),
+        Err(reason) => return Err(MemberError::Policy(reason).into()),
     };
     let mut places: Vec<Place> = policy.measured().collect();
     places.sort_unstable();

@@ -3,7 +3,7 @@
 //! The first signal lets handoffs under way end, for a time; a second one ends the process at once.
 //! Any failure to serve as configured ends it with exit code 75, so that a supervisor starts it again.
 
-use std::fmt::Display;
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tokio::runtime::Builder;
 use crate::cluster_member::{HandoffShape, Membership};
 use crate::descriptors;
 use crate::failure::Failure;
+use crate::member_error::MemberError;
 use crate::model;
 use crate::node::{Exchange, Node, NodeSettings, PageMemory};
 use crate::output::tell;
@@ -97,7 +98,7 @@ async fn serve(
     };
     Arc::clone(&producer).serve(port, acceptor, stop, tell_of).await;
     if let Some(reason) = failure {
-        return Err(cannot(reason));
+        return Err(cannot(ProduceError::Engine(reason)));
     }
     tell("muser: stopping once the handoffs under way have ended; a second signal stops at once");
     tokio::select! {
@@ -106,7 +107,7 @@ async fn serve(
             tell(format_args!("muser: handoffs that are given up: {}", producer.busy()));
             Ok(())
         }
-        reason = engine_failure(&mut host) => Err(cannot(reason)),
+        reason = engine_failure(&mut host) => Err(cannot(ProduceError::Engine(reason))),
     }
 }
 
@@ -127,9 +128,22 @@ fn tell_of(news: ProducerNews) {
     }
 }
 
-/// The failure of a producer that cannot serve as configured.
-fn cannot(reason: impl Display) -> Failure {
-    Failure::Produce(reason.to_string())
+/// Failure of a producer that cannot serve as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ProduceError {
+    /// The cluster's folder cannot be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// The port cannot be taken, or the system refuses threads or signals.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The engine ended.
+    #[error("{0}")]
+    Engine(String),
+}
+
+fn cannot(reason: impl Into<ProduceError>) -> Failure {
+    Failure::Produce(Box::new(reason.into()))
 }
 
 /// Waits for the engine to end, and returns the reason.

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use clap::ValueEnum;
-use muser_cluster::enrol::{Issuer, IssuerSettings, Limits, Machine};
+use muser_cluster::enrol::{EnrolError, Issuer, IssuerSettings, Limits, Machine};
 use muser_enrol::Rates;
 use muser_trust::Address;
 use muser_trust::identity::{ClusterFolder, NodeName, Roles};
 use tokio::sync::oneshot;
 
-use super::failed;
 use crate::cluster_member::clock;
 use crate::commands::cluster::make_first;
 use crate::failure::Failure;
+use crate::member_error::MemberError;
 use crate::output::tell;
 use crate::settings::cluster::{BeginArgs, LifetimeArgs};
 use crate::settings::cluster_member::DemoArgs;
@@ -35,14 +35,14 @@ impl Drop for Process {
 
 /// Begins a cluster in the decoder's folder.
 pub fn begin(folder: &Path) -> Result<(), Failure> {
-    let name = |name: &str| NodeName::new(name).map_err(|reason| failed(&reason));
+    let name = |name: &str| NodeName::new(name).map_err(MemberError::Name);
     let (folder, lifetime) = (folder.to_owned(), LifetimeArgs { days: 1 });
     make_first(&BeginArgs { folder, name: name("demo")?, node: Some(name("decoder")?), lifetime })?;
     Ok(())
 }
 
 /// Lets a process join as the producer, which makes its folder.
-pub async fn enrol(args: &DemoArgs, machine: &Machine, decoder: &Path, producer: &Path) -> Result<(), Failure> {
+pub async fn enrol(args: &DemoArgs, machine: &Machine, decoder: &Path, producer: &Path) -> Result<(), MemberError> {
     let folder = ClusterFolder::new(decoder);
     let settings = IssuerSettings {
         roles: Roles::Producer,
@@ -51,10 +51,9 @@ pub async fn enrol(args: &DemoArgs, machine: &Machine, decoder: &Path, producer:
         limits: Limits::default(),
         clock: clock(),
     };
-    let issuer = Issuer::open(&folder, machine, settings, Address::from(([127, 0, 0, 1], 0))).await;
-    let issuer = issuer.map_err(|reason| failed(&reason))?;
-    let address = issuer.address().map_err(|reason| failed(&reason))?;
-    let (ticket, kept) = issuer.ticket(&address.to_string()).map_err(|reason| failed(&reason))?;
+    let issuer = Issuer::open(&folder, machine, settings, Address::from(([127, 0, 0, 1], 0))).await?;
+    let address = issuer.address()?;
+    let (ticket, kept) = issuer.ticket(&address.to_string()).map_err(EnrolError::from)?;
     let mut command = this_program("enroll", args)?;
     command.args(["-", "--listen", "127.0.0.1:0", "--name", "producer"]).arg("--cluster").arg(producer);
     command.arg("--kv").arg(args.kv.to_string()).arg("--tokens").arg(machine.prompt_tokens.to_string());
@@ -65,10 +64,10 @@ pub async fn enrol(args: &DemoArgs, machine: &Machine, decoder: &Path, producer:
         command.arg("--hf-repo").arg(reference.to_string());
     }
     let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut joining = Process(child.map_err(|reason| failed(&reason))?);
+    let mut joining = Process(child?);
     // A ticket on the command line would be in the list of processes.
     let told = joining.0.stdin.take().map(|mut input| writeln!(input, "{}", *ticket.text()));
-    told.transpose().map_err(|reason| failed(&reason))?;
+    told.transpose()?;
     let (says, heard) = oneshot::channel();
     let stderr = joining.0.stderr.take();
     std::thread::spawn(move || {
@@ -82,20 +81,23 @@ pub async fn enrol(args: &DemoArgs, machine: &Machine, decoder: &Path, producer:
         enrolled = &mut enrolling => enrolled,
         last = heard => match joining.0.wait() {
             Ok(status) if status.success() => enrolling.await,
-            _ => return Err(failed(&last.ok().flatten().unwrap_or_else(|| "the producer ended".into()))),
+            _ => {
+                let last = last.ok().flatten().unwrap_or_else(|| "the producer ended".into());
+                return Err(MemberError::ProducerEnded(last));
+            }
         },
     };
-    let enrolled = enrolled.map_err(|reason| failed(&reason))?;
+    let enrolled = enrolled?;
     // Its folder has its name now, and it ends by itself.
-    joining.0.wait().map_err(|reason| failed(&reason))?;
+    joining.0.wait()?;
     let rate = Rates::of(enrolled.from_node()).map(|rate| format!("; its pages come with {rate}")).unwrap_or_default();
     tell(format_args!("muser: the producer has joined, with the bits of this process{rate}"));
     Ok(())
 }
 
 /// Starts the producer, and waits until it says where it listens.
-pub fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Process, Address), Failure> {
-    let failed = |reason: String| Failure::Handoff(format!("the producer did not start: {reason}"));
+pub fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Process, Address), MemberError> {
+    let failed = |reason: String| MemberError::NoProducer { reason };
     let mut command = this_program("produce", args)?;
     command.arg("--config").arg(folder.join("muser.toml"));
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -116,8 +118,8 @@ pub fn start_producer(args: &DemoArgs, folder: &Path) -> Result<(Process, Addres
 }
 
 /// This program again, with another command on as many threads and the device that was asked for.
-fn this_program(name: &str, args: &DemoArgs) -> Result<Command, Failure> {
-    let mut command = Command::new(std::env::current_exe().map_err(|reason| failed(&reason))?);
+fn this_program(name: &str, args: &DemoArgs) -> Result<Command, MemberError> {
+    let mut command = Command::new(std::env::current_exe()?);
     command.arg(name);
     if let Some(threads) = args.machine.threads {
         command.arg("--threads").arg(threads.to_string());
