@@ -70,6 +70,24 @@ fn pages_go_from_one_engine_to_another_and_the_answer_is_the_same() {
 }
 
 #[test]
+fn an_answer_that_nobody_reads_delays_no_other_and_is_whole_afterwards() {
+    let (host, thread) = start(128);
+    runtime().block_on(async {
+        let wanted = || isolated(vec![7; 100], 100);
+        let unread = host.submit(wanted()).await.unwrap();
+        for first in 3..7 {
+            assert_eq!(tokens(host.submit(isolated(vec![first; 40], 10)).await.unwrap()).await.1.len(), 10);
+        }
+        let alone = tokens(host.submit(wanted()).await.unwrap()).await;
+        // The same work came later, and is done: all of the unread answer waits for its reader.
+        assert_eq!(host.status().totals.ended, 6);
+        assert_eq!(tokens(unread).await, alone);
+    });
+    drop(host);
+    thread.join().unwrap();
+}
+
+#[test]
 fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
     let (host, thread) = start(128);
     runtime().block_on(async {
