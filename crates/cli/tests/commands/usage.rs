@@ -200,3 +200,27 @@ fn help_names_every_flag_and_the_exit_codes() {
     }
     assert_eq!(muser(&["--version"]).done().stdout, format!("muser {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn every_command_and_flag_of_the_readme_is_in_the_help() {
+    const README: &str = include_str!("../../../../README.md");
+    let in_blocks = README.split("```sh\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines());
+    let in_tables = README.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let mut seen = 0;
+    for line in in_blocks.chain(in_tables) {
+        let line = line.split('#').next().unwrap();
+        let Some((_, line)) = line.split_once("muser-cli -- ").or_else(|| line.split_once("muser ")) else { continue };
+        let mut words = line.split_whitespace();
+        let mut command = vec![words.next().unwrap()];
+        if ["config", "cluster"].contains(&command[0]) {
+            command.extend(words.next());
+        }
+        let help = muser(&[&command[..], &["--help"]].concat()).done().stdout;
+        for flag in words.map(|word| word.trim_matches(['[', ']'])).filter(|word| word.starts_with("-") && *word != "-")
+        {
+            assert!(help.contains(flag), "{flag} of `muser {line}`");
+        }
+        seen += 1;
+    }
+    assert!(seen > 25, "{seen} lines of README name commands");
+}
