@@ -122,8 +122,8 @@ pub enum Verdict {
         /// Age of the last measurement, ms.
         age_ms: u64,
     },
-    /// Not chosen, though usable.
-    Dearer,
+    /// Usable, but another candidate was chosen.
+    NotChosen,
     /// Not usable: backing off after failures, or busy.
     BackOff {
         /// Time from which it may be used again, ms.
@@ -160,6 +160,21 @@ pub struct Policy {
     places: HashMap<Place, Known>,
     /// Digest of the model and layout that the rates were measured with.
     model: [u8; 32],
+}
+
+/// Cost of a candidate at one moment, and the back-off that keeps it from being used, if there is one.
+#[derive(Debug, Clone, Copy)]
+struct Weighed {
+    /// `None` if it was never measured.
+    cost: Option<Cost>,
+    back_off: Option<BackOff>,
+}
+
+/// A producer's back-off.
+#[derive(Debug, Clone, Copy)]
+struct BackOff {
+    until_ms: u64,
+    failures: u32,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -211,11 +226,18 @@ impl Policy {
     /// Chooses among candidates; `None` if there is none that may be used now. Changes nothing: report afterwards what
     /// [happened](Self::observe), or that it [failed](Self::fail).
     pub fn choose(&self, candidates: &[Candidate], now_ms: u64) -> Option<Choice> {
-        let mut explanations: Vec<Explanation> =
-            candidates.iter().map(|candidate| self.explain(candidate, now_ms)).collect();
-        let (chosen, verdict) = self.pick(candidates, &explanations, now_ms)?;
-        explanations[chosen].verdict = verdict;
-        Some(Choice { place: explanations[chosen].place, explanations })
+        let weighed: Vec<Weighed> = candidates.iter().map(|candidate| self.weigh(candidate, now_ms)).collect();
+        let (chosen, reason) = self.pick(candidates, &weighed, now_ms)?;
+        let explain = |(index, (candidate, weighed)): (usize, (&Candidate, &Weighed))| {
+            let verdict = match weighed.back_off {
+                Some(BackOff { until_ms, failures }) => Verdict::BackOff { until_ms, failures },
+                None if index == chosen => reason,
+                None => Verdict::NotChosen,
+            };
+            Explanation { place: candidate.place, cost: weighed.cost, verdict }
+        };
+        let explanations = candidates.iter().zip(&weighed).enumerate().map(explain).collect();
+        Some(Choice { place: candidates[chosen].place, explanations })
     }
 
     /// Learns from what a request took. Ends a producer's back-off. Numbers that are not finite or negative are left out.
@@ -260,28 +282,17 @@ impl Policy {
         known.node = Some(node);
     }
 
-    /// Forgets a place, for instance a node that was revoked.
-    pub fn forget(&mut self, place: Place) {
-        self.places.remove(&place);
-    }
-
-    fn explain(&self, candidate: &Candidate, now_ms: u64) -> Explanation {
-        let known = self.places.get(&candidate.place);
-        let verdict = match known {
-            Some(known) if known.usable_from_ms > now_ms => {
-                Verdict::BackOff { until_ms: known.usable_from_ms, failures: known.failures }
-            }
-            _ => Verdict::Dearer,
-        };
-        let cost = known.and_then(|known| known.rates.cost(candidate));
-        Explanation { place: candidate.place, cost, verdict }
+    fn weigh(&self, candidate: &Candidate, now_ms: u64) -> Weighed {
+        let Some(known) = self.places.get(&candidate.place) else { return Weighed { cost: None, back_off: None } };
+        let back_off = BackOff { until_ms: known.usable_from_ms, failures: known.failures };
+        Weighed { cost: known.rates.cost(candidate), back_off: (back_off.until_ms > now_ms).then_some(back_off) }
     }
 
     /// Index of the chosen candidate and the reason: the first unmeasured one, else the one with the oldest overdue
     /// measurement, else the cheapest. If no candidate was measured, an unmeasured one is chosen even where trials are
     /// barred.
-    fn pick(&self, candidates: &[Candidate], explanations: &[Explanation], now_ms: u64) -> Option<(usize, Verdict)> {
-        let usable = || explanations.iter().enumerate().filter(|(_, each)| each.verdict == Verdict::Dearer);
+    fn pick(&self, candidates: &[Candidate], weighed: &[Weighed], now_ms: u64) -> Option<(usize, Verdict)> {
+        let usable = || weighed.iter().enumerate().filter(|(_, each)| each.back_off.is_none());
         let allowed = |index: usize| candidates[index].trial == Trial::Allowed;
         let mut unknown = usable().filter(|(_, each)| each.cost.is_none()).map(|(index, _)| index);
         if let Some(index) = unknown.clone().find(|index| allowed(*index)) {
@@ -292,7 +303,7 @@ impl Policy {
             return Some((unknown.next()?, Verdict::FirstTry));
         };
         let due = costs.filter_map(|(index, total_ms)| {
-            let measured = self.places.get(&explanations[index].place)?.measured_at_ms?;
+            let measured = self.places.get(&candidates[index].place)?.measured_at_ms?;
             let age_ms = now_ms.saturating_sub(measured);
             let periods = age_ms / self.settings.retry_every_ms.max(1);
             // A quarter more at first, and twice as much after each further period; far above what costs can differ by, it ends.
@@ -322,7 +333,7 @@ impl fmt::Display for Explanation {
             Verdict::Cheapest => write!(f, "; chosen as the cheapest"),
             Verdict::FirstTry => write!(f, "; chosen as a first try"),
             Verdict::Retry { age_ms } => write!(f, "; chosen as its last measurement is {age_ms} ms old"),
-            Verdict::Dearer => write!(f, "; not chosen"),
+            Verdict::NotChosen => write!(f, "; not chosen"),
             Verdict::BackOff { until_ms, failures } => {
                 write!(f, "; left alone until {until_ms} ms after {failures} failures in a row")
             }

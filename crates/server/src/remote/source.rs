@@ -123,7 +123,7 @@ pub fn verdict_name(verdict: Verdict) -> &'static str {
         Verdict::Cheapest => "cheapest",
         Verdict::FirstTry => "first_try",
         Verdict::Retry { .. } => "retry",
-        Verdict::Dearer => "not_chosen",
+        Verdict::NotChosen => "not_chosen",
         Verdict::BackOff { .. } => "back_off",
     }
 }
@@ -146,7 +146,7 @@ fn candidate(explanation: &Explanation, at_ms: u64) -> Value {
             object["usable_in_ms"] = until_ms.saturating_sub(at_ms).into();
             object["failures"] = failures.into();
         }
-        Verdict::Cheapest | Verdict::FirstTry | Verdict::Dearer => {}
+        Verdict::Cheapest | Verdict::FirstTry | Verdict::NotChosen => {}
     }
     object
 }
