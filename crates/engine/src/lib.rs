@@ -12,8 +12,9 @@ mod vocabulary;
 pub use engine::{Engine, EngineSettings, Finish, Outcome};
 pub use policy::{ChunkRows, WorkClass};
 pub use sampler::{
-    LogitBias, Logprobs, LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, SamplingError, SamplingSettings,
-    TokenLogprob,
+    AliasRule, FieldAlias, LogitBias, Logprobs, LogprobsStage, LogprobsWanted, SAMPLER_SETTINGS, SAMPLER_STAGES,
+    Sampler, SamplerSetting, SamplerStage, SamplerWorkspace, SamplingError, SamplingSettings, SettingFlag,
+    SettingRange, SettingValue, TokenLogprob,
 };
 pub use templates::{TemplatesLoadError, load_templates, main_template};
 pub use vocabulary::{VocabularyLoadError, load_tokenizer};

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use muser_engine::{LogitBias, Sampler, SamplerWorkspace, SamplingError, SamplingSettings};
+use muser_engine::{
+    LogitBias, SAMPLER_SETTINGS, SAMPLER_STAGES, Sampler, SamplerWorkspace, SamplingError, SamplingSettings,
+    SettingValue,
+};
 
 /// The probability of each token (0 where a stage dropped it), by the definitions.
 fn reference(settings: &SamplingSettings, logits: &[f32], tokens: &[u32]) -> Vec<f64> {
@@ -247,42 +250,67 @@ fn extreme_settings_and_logits_choose_a_token_that_is_allowed() {
 
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
-    let new = |settings| Sampler::new(settings, 100).err();
-    let neutral = SamplingSettings::default;
-    assert_eq!(new(neutral()), None);
-    for bad in [-0.1, f32::INFINITY] {
-        assert_eq!(new(SamplingSettings { temperature: bad, ..neutral() }), Some(SamplingError::Temperature(bad)));
-    }
-    for bad in [0.0, -1.0, f32::INFINITY] {
-        assert_eq!(new(SamplingSettings { repeat_penalty: bad, ..neutral() }), Some(SamplingError::RepeatPenalty(bad)));
-    }
-    for bad in [f32::INFINITY, f32::NEG_INFINITY] {
-        let frequency = SamplingSettings { frequency_penalty: bad, ..neutral() };
-        assert_eq!(new(frequency), Some(SamplingError::FrequencyPenalty(bad)));
-        let presence = SamplingSettings { presence_penalty: bad, ..neutral() };
-        assert_eq!(new(presence), Some(SamplingError::PresencePenalty(bad)));
-    }
-    for bad in [0.0, -0.5, 1.001, f32::INFINITY] {
-        assert_eq!(new(SamplingSettings { top_p: bad, ..neutral() }), Some(SamplingError::TopP(bad)));
-        assert_eq!(new(SamplingSettings { typical_p: bad, ..neutral() }), Some(SamplingError::TypicalP(bad)));
-    }
-    for bad in [-0.5, 1.001, f32::INFINITY] {
-        assert_eq!(new(SamplingSettings { min_p: bad, ..neutral() }), Some(SamplingError::MinP(bad)));
-    }
-    let nan = f32::NAN;
-    let with_nan = [
-        SamplingSettings { temperature: nan, ..neutral() },
-        SamplingSettings { repeat_penalty: nan, ..neutral() },
-        SamplingSettings { frequency_penalty: nan, ..neutral() },
-        SamplingSettings { presence_penalty: nan, ..neutral() },
-        SamplingSettings { typical_p: nan, ..neutral() },
-        SamplingSettings { top_p: nan, ..neutral() },
-        SamplingSettings { min_p: nan, ..neutral() },
-        SamplingSettings { logit_bias: vec![LogitBias { token: 1, bias: nan }], ..neutral() },
+    let refused = |name: &str, value: f32| {
+        let mut settings = SamplingSettings::default();
+        let setting = SAMPLER_SETTINGS.iter().find(|setting| setting.name == name).unwrap();
+        let SettingValue::Number { set, .. } = setting.value else { panic!("{name} is no number") };
+        set(&mut settings, value);
+        Sampler::new(settings, 100).err().map(|error| error.to_string())
+    };
+    let (max, infinity) = (f32::MAX, f32::INFINITY);
+    let share = "is not above 0 and at most 1";
+    type Case<'a> = (&'a str, &'a [f32], &'a [f32], &'a str);
+    let cases: [Case; 7] = [
+        ("temperature", &[0.0, 1e-45, max], &[-1e-45, -0.1, infinity], "is not a finite number >= 0"),
+        ("repeat_penalty", &[1e-45, max], &[0.0, -1.0, infinity], "is not a finite number > 0"),
+        ("frequency_penalty", &[-max, max], &[infinity, -infinity], "is not a finite number"),
+        ("presence_penalty", &[-max, max], &[infinity, -infinity], "is not a finite number"),
+        ("typical_p", &[1e-45, 1.0], &[0.0, -0.5, 1.001, infinity], share),
+        ("top_p", &[1e-45, 1.0], &[0.0, -0.5, 1.001, infinity], share),
+        ("min_p", &[0.0, 1.0], &[-0.5, 1.001, infinity], "is not from 0 to 1"),
     ];
-    for settings in with_nan {
-        assert!(new(settings.clone()).is_some(), "{settings:?}");
+    for (name, fine, wrong, says) in cases {
+        fine.iter().for_each(|value| assert_eq!(refused(name, *value), None, "{name} {value}"));
+        let label = name.replace("_penalty", " penalty").replace('_', "-");
+        for value in wrong.iter().chain(&[f32::NAN]) {
+            assert_eq!(refused(name, *value).as_deref(), Some(&*format!("{label} {value} {says}")));
+        }
     }
+    let numbers = SAMPLER_SETTINGS.iter().filter(|setting| matches!(setting.value, SettingValue::Number { .. }));
+    assert_eq!(numbers.count(), cases.len(), "a setting is missing here");
+}
+
+#[test]
+fn each_row_of_the_settings_reads_what_it_writes_and_belongs_to_a_stage() {
+    let neutral = SamplingSettings::default();
+    for (index, setting) in SAMPLER_SETTINGS.iter().enumerate() {
+        let mut changed = neutral.clone();
+        match setting.value {
+            SettingValue::Number { get, set, .. } => {
+                set(&mut changed, 0.25);
+                assert_eq!(get(&changed), 0.25, "{}", setting.name);
+            }
+            SettingValue::Whole { get, set, .. } => {
+                set(&mut changed, 7);
+                assert_eq!(get(&changed), 7, "{}", setting.name);
+            }
+        }
+        assert_ne!(changed, neutral, "{}", setting.name);
+        if let Some(stage) = setting.stage {
+            assert!(SAMPLER_STAGES.iter().any(|known| known.name == stage), "{stage}");
+            changed.leave_out(stage);
+            assert_eq!(changed, neutral, "{}", setting.name);
+        }
+        let names = SAMPLER_SETTINGS[index + 1..].iter().map(|other| other.name);
+        assert!(names.into_iter().all(|other| other != setting.name), "{} stands twice", setting.name);
+    }
+}
+
+#[test]
+fn a_bias_that_is_no_number_is_refused() {
+    let logit_bias = vec![LogitBias { token: 1, bias: f32::NAN }];
+    let refused = Sampler::new(SamplingSettings { logit_bias, ..SamplingSettings::default() }, 100).err();
+    assert!(matches!(refused, Some(SamplingError::Bias { token: 1, .. })), "{refused:?}");
 }
 
 #[test]

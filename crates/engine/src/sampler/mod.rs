@@ -1,10 +1,9 @@
 //! Choosing the next token from logits.
 //!
 //! One implementation, on the CPU, in software floating point: the same seed gives the same text on every machine. The
-//! stages run in llama.cpp's default order, each in its own file and each neutral by default: `logit_bias`, `penalties`,
-//! `top_k`, `typical`, `top_p`, `min_p`, `temperature`, and then one `draw`. A sum is always taken in an order that the
-//! candidates themselves define, never in one that a sorting algorithm happened to leave. `logprobs` looks at the raw logits,
-//! or at what the draw was made from, and has no part in the choice.
+//! biases come first (`logit_bias`), then the rows of the table in `stages`, each neutral by default, and one `draw`. A sum is
+//! always taken in an order that the candidates themselves define, never in one that a sorting algorithm happened to leave.
+//! `logprobs` looks at the raw logits, or at what the draw was made from, and has no part in the choice.
 //!
 //! A choice is a function of the logits, the sequence's own tokens and the settings. There is no state from token to token,
 //! so it does not matter whether the tokens before were computed here, resumed or received, nor who else is served.
@@ -13,19 +12,17 @@ mod candidates;
 mod draw;
 mod logit_bias;
 mod logprobs;
-mod min_p;
-mod penalties;
+mod setting;
 mod settings;
-mod temperature;
-mod top_k;
-mod top_p;
-mod typical;
+mod stages;
 
 use std::sync::Arc;
 
 use candidates::Candidate;
 pub use logprobs::{Logprobs, LogprobsStage, LogprobsWanted, TokenLogprob};
-pub use settings::{LogitBias, SamplingError, SamplingSettings};
+pub use setting::{AliasRule, FieldAlias, SamplerSetting, SettingFlag, SettingRange, SettingValue};
+pub use settings::{LogitBias, SamplingError};
+pub use stages::{SAMPLER_SETTINGS, SAMPLER_STAGES, SamplerStage, SamplingSettings};
 
 /// Chooses the tokens of one sequence.
 #[derive(Clone, Debug)]
@@ -78,17 +75,13 @@ impl Sampler {
     /// If `logits` has another length than the vocabulary, or if there are no tokens or more than 2^32.
     pub fn choose(&self, logits: &[f32], tokens: &[u32], workspace: &mut SamplerWorkspace) -> u32 {
         let settings = &self.settings;
-        let SamplerWorkspace { candidates, recent, .. } = workspace;
-        candidates::fill(candidates, logits);
-        logit_bias::apply(candidates, &self.suppressed, &settings.logit_bias);
-        penalties::apply(candidates, settings, tokens, recent);
-        top_k::apply(candidates, settings.top_k);
-        typical::apply(candidates, settings.typical_p);
-        top_p::apply(candidates, settings.top_p);
-        min_p::apply(candidates, settings.min_p);
-        temperature::apply(candidates, settings.temperature);
+        candidates::fill(&mut workspace.candidates, logits);
+        logit_bias::apply(&mut workspace.candidates, &self.suppressed, &settings.logit_bias);
+        for apply in SAMPLER_STAGES.iter().filter_map(|stage| stage.apply) {
+            apply(workspace, settings, tokens);
+        }
         let position = u32::try_from(tokens.len() - 1).expect("a context is below 2^32");
-        draw::choose(candidates, settings.seed, position)
+        draw::choose(&mut workspace.candidates, settings.seed, position)
     }
 }
 

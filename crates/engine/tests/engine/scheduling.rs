@@ -1,7 +1,7 @@
 //! Scheduling of rows: decode first, chunks that yield, a bounded queue, cancellation within one step.
 
 use muser_engine::engine::{EngineError, Request, SubmitError};
-use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, SamplingError, SamplingSettings};
+use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, SamplingError, SamplingSettings, SettingRange};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
 use muser_model::Executor;
@@ -254,7 +254,8 @@ fn requests_that_make_no_sense_are_refused_with_numbers_and_change_nothing() {
     assert_eq!(refused(wide, &mut world), SubmitError::ContextTooLong { wanted: CONTEXT + 1, max: CONTEXT });
     let hot =
         Request { sampling: SamplingSettings { temperature: -1.0, ..SamplingSettings::default() }, ..good.clone() };
-    assert_eq!(refused(hot, &mut world), SubmitError::Sampling(SamplingError::Temperature(-1.0)));
+    let expected = SamplingError::OutOfRange { setting: "temperature", value: -1.0, range: SettingRange::from(0.0) };
+    assert_eq!(refused(hot, &mut world), SubmitError::Sampling(expected));
     assert!(!world.engine.has_work());
     assert_eq!(world.step(), Default::default());
     assert_eq!(world.run(good).tokens.len(), 3);

@@ -1,9 +1,12 @@
 //! Locally typical sampling: the tokens whose surprise is closest to the expected surprise (Meister et al. 2022).
 
-use super::candidates::{Candidate, likelier, sorted_softmax};
+use super::super::SamplerWorkspace;
+use super::super::candidates::{Candidate, likelier, sorted_softmax};
+use super::SamplingSettings;
 
-/// Keeps the candidates closest to the entropy whose probabilities first exceed `p` in sum; 1 keeps all.
-pub(super) fn apply(candidates: &mut Vec<Candidate>, p: f32) {
+/// Keeps the candidates closest to the entropy whose probabilities first exceed `typical_p` in sum; 1 keeps all.
+pub(super) fn apply(workspace: &mut SamplerWorkspace, settings: &SamplingSettings, _tokens: &[u32]) {
+    let (candidates, p) = (&mut workspace.candidates, settings.typical_p);
     if p >= 1.0 {
         return;
     }

@@ -1,9 +1,12 @@
 //! Top-p: the smallest set of likeliest tokens that reaches a probability (nucleus sampling, Holtzman et al. 2020).
 
-use super::candidates::{Candidate, sorted_softmax};
+use super::super::SamplerWorkspace;
+use super::super::candidates::sorted_softmax;
+use super::SamplingSettings;
 
-/// Keeps the likeliest candidates whose probabilities first reach `p` in sum; 1 keeps all.
-pub(super) fn apply(candidates: &mut Vec<Candidate>, p: f32) {
+/// Keeps the likeliest candidates whose probabilities first reach `top_p` in sum; 1 keeps all.
+pub(super) fn apply(workspace: &mut SamplerWorkspace, settings: &SamplingSettings, _tokens: &[u32]) {
+    let (candidates, p) = (&mut workspace.candidates, settings.top_p);
     if p >= 1.0 {
         return;
     }

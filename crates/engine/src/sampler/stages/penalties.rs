@@ -1,10 +1,11 @@
 //! Penalties on tokens that occurred lately: repeat, frequency and presence.
 
-use super::candidates::Candidate;
-use super::settings::SamplingSettings;
+use super::super::SamplerWorkspace;
+use super::SamplingSettings;
 
-/// Lowers the logits of the last `penalty_tokens` of `tokens`. `candidates` are in the order of tokens.
-pub(super) fn apply(candidates: &mut [Candidate], settings: &SamplingSettings, tokens: &[u32], recent: &mut Vec<u32>) {
+/// Lowers the logits of the last `penalty_tokens` of `tokens`. The candidates are in the order of tokens.
+pub(super) fn apply(workspace: &mut SamplerWorkspace, settings: &SamplingSettings, tokens: &[u32]) {
+    let SamplerWorkspace { candidates, recent, .. } = workspace;
     let repeat = f64::from(settings.repeat_penalty);
     let (frequency, presence) = (f64::from(settings.frequency_penalty), f64::from(settings.presence_penalty));
     if repeat == 1.0 && frequency == 0.0 && presence == 0.0 {
