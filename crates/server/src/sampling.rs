@@ -1,29 +1,15 @@
 //! The sampler's fields: llama.cpp's names, and OpenAI's where they differ.
 
-use muser_engine::{LogitBias, SamplingSettings};
-use serde_json::Value;
+use muser_engine::{
+    AliasRule, FieldAlias, LogitBias, SAMPLER_SETTINGS, SAMPLER_STAGES, SamplerSetting, SamplingSettings, SettingRange,
+    SettingValue,
+};
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{Fields, FromField};
 use crate::logit_bias::Biases;
 use crate::service::Service;
-
-/// Makes a stage do nothing.
-type Neutralise = fn(&mut SamplingSettings);
-
-/// Names of the sampler's stages in the order in which they run, as `samplers` lists them, with the change that leaving
-/// one out makes. Stages without a setting here are neutral in llama.cpp's own default, and in this server always.
-const STAGES: &[(&str, Option<Neutralise>)] = &[
-    ("penalties", Some(|s| (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) = (1.0, 0.0, 0.0))),
-    ("dry", None),
-    ("top_n_sigma", None),
-    ("top_k", Some(|s| s.top_k = 0)),
-    ("typ_p", Some(|s| s.typical_p = 1.0)),
-    ("top_p", Some(|s| s.top_p = 1.0)),
-    ("min_p", Some(|s| s.min_p = 0.0)),
-    ("xtc", None),
-    ("temperature", Some(|s| s.temperature = 1.0)),
-];
 
 /// Takes the sampler's fields.
 ///
@@ -31,37 +17,12 @@ const STAGES: &[(&str, Option<Neutralise>)] = &[
 /// If one has a wrong type, or asks for what the sampler does not have. Ranges are the engine's to check.
 pub fn take_sampling(fields: &mut Fields<'_>, service: &Service) -> Result<SamplingSettings, ApiError> {
     let mut settings = service.settings.sampling.clone();
-    let numbers: [(&'static str, &mut f32); 7] = [
-        ("temperature", &mut settings.temperature),
-        ("top_p", &mut settings.top_p),
-        ("min_p", &mut settings.min_p),
-        ("typical_p", &mut settings.typical_p),
-        ("repeat_penalty", &mut settings.repeat_penalty),
-        ("presence_penalty", &mut settings.presence_penalty),
-        ("frequency_penalty", &mut settings.frequency_penalty),
-    ];
-    let mut repeat_penalty = None;
-    for (name, setting) in numbers {
-        if let Some(number) = fields.take(name)? {
-            *setting = number;
-            repeat_penalty = repeat_penalty.or(Some(number).filter(|_| name == "repeat_penalty"));
-        }
+    for setting in SAMPLER_SETTINGS {
+        take_setting(fields, setting, &mut settings)?;
     }
     // Nothing is drawn at temperature 0, so the stage does not matter, and agents send both.
     if settings.temperature == 0.0 && settings.top_p == 0.0 {
         settings.top_p = 1.0;
-    }
-    take_repetition_penalty(fields, repeat_penalty, &mut settings)?;
-    // The short name that the list of samplers has.
-    if let Some(p) = fields.take("typ_p")? {
-        settings.typical_p = p;
-    }
-    if let Some(k) = fields.take_within("top_k", i64::MIN, i64::MAX)? {
-        // As in llama.cpp, 0 and below keep all.
-        settings.top_k = usize::try_from(k).unwrap_or(0);
-    }
-    if let Some(n) = fields.take_within("repeat_last_n", -1, i64::MAX)? {
-        settings.penalty_tokens = usize::try_from(n).unwrap_or(usize::MAX);
     }
     let seed = fields.take_within("seed", -1, i64::MAX)?;
     settings.seed = seed.and_then(|seed| u64::try_from(seed).ok()).unwrap_or_else(|| fastrand::u64(..=SEED_MAX));
@@ -83,22 +44,62 @@ pub fn take_sampling(fields: &mut Fields<'_>, service: &Service) -> Result<Sampl
     Ok(settings)
 }
 
-/// vLLM's name of the penalty. Where both names are, they say the same.
-fn take_repetition_penalty(
-    fields: &mut Fields,
-    repeat_penalty: Option<f32>,
+/// Takes the field of one setting, by any of its names.
+fn take_setting(
+    fields: &mut Fields<'_>,
+    setting: &SamplerSetting,
     settings: &mut SamplingSettings,
 ) -> Result<(), ApiError> {
-    let Some(penalty) = fields.take::<f32>("repetition_penalty")? else { return Ok(()) };
-    if penalty <= 0.0 {
-        return Err(ApiError::invalid(format!("repetition_penalty: needs to be above 0, and is {penalty}")));
+    match setting.value {
+        SettingValue::Number { range, set, .. } => {
+            let given = fields.take(setting.name)?;
+            let alias = setting.alias.as_ref();
+            let other = alias.map_or(Ok(None), |alias| take_alias(fields, alias, setting.name, given, range))?;
+            if let Some(number) = other.or(given) {
+                set(settings, number);
+            }
+        }
+        SettingValue::Whole { minimum, set, .. } => {
+            if let Some(number) = fields.take_within(setting.name, minimum.unwrap_or(i64::MIN), i64::MAX)? {
+                set(settings, number);
+            }
+        }
     }
-    if let Some(other) = repeat_penalty.filter(|other| *other != penalty) {
-        let message = format!("repetition_penalty: is {penalty}, and repeat_penalty is {other}: which one?");
+    Ok(())
+}
+
+/// Takes a number by its second name, where the field `name` has the value `given`.
+fn take_alias(
+    fields: &mut Fields<'_>,
+    alias: &FieldAlias,
+    name: &str,
+    given: Option<f32>,
+    range: SettingRange,
+) -> Result<Option<f32>, ApiError> {
+    let Some(number) = fields.take::<f32>(alias.name)? else { return Ok(None) };
+    if alias.rule == AliasRule::Overrides {
+        return Ok(Some(number));
+    }
+    if let Some(bound) = range.above.filter(|bound| number <= *bound) {
+        return Err(ApiError::invalid(format!("{}: needs to be above {bound}, and is {number}", alias.name)));
+    }
+    if let Some(other) = given.filter(|other| *other != number) {
+        let message = format!("{}: is {number}, and {name} is {other}: which one?", alias.name);
         return Err(ApiError::invalid(message));
     }
-    settings.repeat_penalty = penalty;
-    Ok(())
+    Ok(Some(number))
+}
+
+/// The settings by the names of the request's fields.
+pub fn sampling_settings(settings: &SamplingSettings) -> Value {
+    let mut values = json!({"seed": settings.seed});
+    for setting in SAMPLER_SETTINGS {
+        values[setting.name] = match setting.value {
+            SettingValue::Number { get, .. } => json!(get(settings)),
+            SettingValue::Whole { get, .. } => json!(get(settings)),
+        };
+    }
+    values
 }
 
 /// The largest seed that every client can read back exactly: above it, JSON readers with one type of number round.
@@ -132,17 +133,17 @@ fn take_neutral(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 fn leave_out_stages(settings: &mut SamplingSettings, names: &Value) -> Result<(), ApiError> {
     let names = Vec::<String>::from_field(names.clone());
     let names = names.ok_or_else(|| ApiError::invalid("samplers: needs an array of names of samplers"))?;
-    let mut left = STAGES.iter();
+    let mut left = SAMPLER_STAGES.iter().map(|stage| stage.name);
     let mut out = Vec::new();
     for name in &names {
-        let place = STAGES.iter().any(|(stage, _)| stage == name);
         loop {
             match left.next() {
-                Some((stage, _)) if stage == name => break,
-                Some((_, leave_out)) => out.extend(*leave_out),
+                Some(stage) if stage == name => break,
+                Some(stage) => out.push(stage),
                 None => {
-                    let order: Vec<&str> = STAGES.iter().map(|(stage, _)| *stage).collect();
-                    let why = if place { "stands in another order or twice" } else { "is unknown" };
+                    let order: Vec<&str> = SAMPLER_STAGES.iter().map(|stage| stage.name).collect();
+                    let is_known = order.contains(&name.as_str());
+                    let why = if is_known { "stands in another order or twice" } else { "is unknown" };
                     return Err(ApiError::invalid(format!(
                         "samplers: {name:?} {why}; the order is {}",
                         order.join(", ")
@@ -151,7 +152,6 @@ fn leave_out_stages(settings: &mut SamplingSettings, names: &Value) -> Result<()
             }
         }
     }
-    out.extend(left.filter_map(|(_, leave_out)| *leave_out));
-    out.iter().for_each(|leave_out| leave_out(settings));
+    out.into_iter().chain(left).for_each(|stage| settings.leave_out(stage));
     Ok(())
 }

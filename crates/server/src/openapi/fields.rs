@@ -3,6 +3,7 @@
 //! A field says which values are taken: everything else is refused with a 400 that names it. Tests ask a running server
 //! for both, so these tables cannot say anything else than the code that takes the fields.
 
+use muser_engine::{SAMPLER_SETTINGS, SAMPLER_STAGES, SamplerSetting, SettingValue};
 use serde_json::{Value, json};
 
 use crate::limits::{
@@ -92,14 +93,6 @@ fn whole(minimum: i64) -> Value {
     json!({"type": "integer", "minimum": minimum})
 }
 
-fn number() -> Value {
-    json!({"type": "number"})
-}
-
-fn share() -> Value {
-    json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
-}
-
 fn count_of_probabilities(maximum: u32) -> Value {
     json!({"type": "integer", "minimum": 0, "maximum": maximum})
 }
@@ -138,44 +131,14 @@ const EFFORT: &str = "A variable of the model's chat template: any string, if th
 
 /// Settings of the sampler.
 pub fn sampling() -> Vec<Field> {
-    let stages = json!(["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]);
-    let of_server = |name, schema, says| Field::of(name, schema, says).default_of_server();
-    vec![
-        of_server(
-            "temperature",
-            json!({"type": "number", "minimum": 0}),
-            "Evens out the choice above 1; 0 takes the likeliest token.",
-        ),
-        of_server(
-            "top_k",
-            json!({"type": "integer"}),
-            "Keeps this many of the likeliest tokens; 0 and below keep all.",
-        ),
-        of_server(
-            "top_p",
-            share(),
-            "Keeps the likeliest tokens up to this probability in sum. With temperature 0 it may be 0 as well.",
-        ),
-        of_server(
-            "min_p",
-            json!({"type": "number", "minimum": 0, "maximum": 1}),
-            "Keeps tokens that have at least this share of the likeliest token's probability.",
-        ),
-        of_server("typical_p", share(), "Keeps tokens of typical surprise, up to this probability in sum."),
-        Field::of("typ_p", share(), "Another name of typical_p, which it overrides."),
-        of_server(
-            "repeat_penalty",
-            json!({"type": "number", "exclusiveMinimum": 0}),
-            "Makes tokens that occurred less likely above 1.",
-        ),
-        Field::of(
-            "repetition_penalty",
-            json!({"type": "number", "exclusiveMinimum": 0}),
-            "Another name of repeat_penalty; if both are there, both say the same.",
-        ),
-        of_server("repeat_last_n", whole(-1), "How many of the last tokens the penalties look at; -1 for all."),
-        of_server("presence_penalty", number(), "Is taken from the logit of a token that occurred."),
-        of_server("frequency_penalty", number(), "Is taken from a token's logit for each time that it occurred."),
+    let stages: Vec<&str> = SAMPLER_STAGES.iter().map(|stage| stage.name).collect();
+    let mut fields = Vec::new();
+    for setting in SAMPLER_SETTINGS {
+        fields.push(Field::of(setting.name, setting_schema(setting), setting.says).default_of_server());
+        let alias = setting.alias.as_ref();
+        fields.extend(alias.map(|alias| Field::of(alias.name, setting_schema(setting), alias.says)));
+    }
+    fields.extend([
         Field::of("seed", whole(-1), "Where the random numbers start; -1 is a new one each time.").default(-1),
         Field::of(
             "samplers",
@@ -188,7 +151,25 @@ pub fn sampling() -> Vec<Field> {
             "What is added to the logits of tokens.",
         ),
         Field::switch("ignore_eos", false, "Whether the tokens that end a text are banned."),
-    ]
+    ]);
+    fields
+}
+
+/// The values that a sampler setting accepts.
+fn setting_schema(setting: &SamplerSetting) -> Value {
+    let range = match setting.value {
+        SettingValue::Number { range, .. } => range,
+        SettingValue::Whole { minimum: None, .. } => return json!({"type": "integer"}),
+        SettingValue::Whole { minimum: Some(minimum), .. } => return whole(minimum),
+    };
+    let mut schema = json!({"type": "number"});
+    for (keyword, bound) in [("exclusiveMinimum", range.above), ("minimum", range.from), ("maximum", range.to)] {
+        if let Some(bound) = bound {
+            // 0 and not 0.0, as a person would write it.
+            schema[keyword] = bound.to_string().parse().map_or(Value::Null, Value::Number);
+        }
+    }
+    schema
 }
 
 /// Samplers of other servers.

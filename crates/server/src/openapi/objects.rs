@@ -3,6 +3,7 @@
 //! A name with `?` at its end is that of a property that an answer may lack. Tests hold the answers of a running server
 //! against these, and find a property that is missing here as well as one that is missing there.
 
+use muser_engine::{SAMPLER_SETTINGS, SettingValue};
 use serde_json::{Map, Value, json};
 
 use super::fields::or_null;
@@ -328,18 +329,15 @@ fn of_probabilities() -> Named {
 }
 
 fn sampling_settings() -> Value {
-    json!({
-        "seed": {"type": "integer"},
-        "temperature": number(),
-        "top_k": integer(),
-        "top_p": number(),
-        "min_p": number(),
-        "typical_p": number(),
-        "repeat_penalty": number(),
-        "repeat_last_n": {"type": "integer"},
-        "presence_penalty": number(),
-        "frequency_penalty": number(),
-    })
+    let mut properties = json!({"seed": {"type": "integer"}});
+    for setting in SAMPLER_SETTINGS {
+        properties[setting.name] = match setting.value {
+            SettingValue::Number { .. } => number(),
+            SettingValue::Whole { minimum: None, .. } => integer(),
+            SettingValue::Whole { minimum: Some(_), .. } => json!({"type": "integer"}),
+        };
+    }
+    properties
 }
 
 /// An object with these properties.

@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
+use muser_engine::{LogprobsStage, LogprobsWanted};
 use serde_json::{Map, Value, json};
 
 use crate::access::Client;
@@ -19,6 +19,7 @@ use crate::options::Options;
 use crate::pool::Load;
 use crate::probabilities::Probabilities;
 use crate::prompt::{Prompt, take_prompts};
+use crate::sampling::sampling_settings;
 use crate::service::Service;
 use crate::stream::{Collected, Dialect, collect, respond, write_whole};
 use crate::text::Piece;
@@ -249,22 +250,6 @@ fn generation_settings(service: &Service, generation: &Generation) -> Value {
     settings["stop"] = plan.stops.clone().into();
     settings["n_probs"] = plan.logprobs.map_or(0, |wanted| wanted.count).into();
     settings
-}
-
-/// The sampler's settings by the names of the request's fields.
-pub fn sampling_settings(sampling: &SamplingSettings) -> Value {
-    json!({
-        "seed": sampling.seed,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "typical_p": sampling.typical_p,
-        "repeat_penalty": sampling.repeat_penalty,
-        "repeat_last_n": i64::try_from(sampling.penalty_tokens).unwrap_or(-1),
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-    })
 }
 
 /// The values at `paths`, whose parts are divided by slashes, each under the last part of its path. What is not there is

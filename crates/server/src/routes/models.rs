@@ -6,9 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::completion::sampling_settings;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::sampling::sampling_settings;
 use crate::service::Service;
 
 /// The one model; `meta` is null while it is being loaded.
