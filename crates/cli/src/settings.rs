@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod enroll;
 mod generation;
 pub mod plan;
+mod sampler;
 pub mod serve;
 
 use std::ffi::OsString;
@@ -17,8 +18,9 @@ use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_kernels::pool::Pool;
 
-pub use generation::{GenerationArgs, SamplerArgs, Seed};
+pub use generation::{GenerationArgs, Seed};
 use muser_hub::{FileName, Reference};
+pub use sampler::SamplerArgs;
 
 use crate::commands::pull::PullArgs;
 

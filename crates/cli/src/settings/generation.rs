@@ -1,4 +1,4 @@
-//! Flags of generation and sampling that `run` and `chat` share.
+//! Flags of generation that `run` and `chat` share.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use muser_engine::{LogitBias, SamplingSettings};
 use muser_kernels::attention::KvLayout;
 use muser_text::StopStrings;
 
@@ -119,76 +118,7 @@ impl Seed {
     }
 }
 
-/// Sampling settings: filters, penalties and biases.
-#[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
-pub struct SamplerArgs {
-    /// Keeps this many of the likeliest tokens; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    pub top_k: usize,
-    /// Keeps the likeliest tokens up to this probability in sum; 1 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    pub top_p: f32,
-    /// Keeps tokens at least this likely, measured by the likeliest; 0 keeps all.
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
-    pub min_p: f32,
-    /// Keeps the tokens whose surprise is closest to the expected one, up to this probability in sum; 1 keeps all.
-    #[arg(long, alias = "typical-p", value_name = "P", default_value_t = 1.0)]
-    pub typical: f32,
-    /// Divides the logits of tokens that occurred; 1 changes nothing.
-    #[arg(long, value_name = "R", default_value_t = 1.0)]
-    pub repeat_penalty: f32,
-    /// Subtracted from the logit of a token that occurred.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    pub presence_penalty: f32,
-    /// Subtracted from the logit of a token for each time it occurred.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    pub frequency_penalty: f32,
-    /// Number of last tokens that the penalties look at; 0 looks at none, -1 at all.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i64).range(-1..))]
-    pub repeat_last_n: i64,
-    /// Added to the logit of a token: 15043+1 makes token 15043 likelier, 15043-1 less likely, 15043-inf bans it. May be
-    /// given several times.
-    #[arg(short, long, value_name = "TOKEN+BIAS", value_parser = logit_bias)]
-    pub logit_bias: Vec<LogitBias>,
-    /// Bans the tokens with which the model ends a text.
-    #[arg(long)]
-    pub ignore_eos: bool,
-}
-
-impl SamplerArgs {
-    /// Sampling settings for a model whose end-of-generation tokens are `ends`.
-    pub fn settings(&self, temperature: f32, seed: u64, ends: &[u32]) -> SamplingSettings {
-        let banned = if self.ignore_eos { ends } else { &[] };
-        let ban = |&token| LogitBias { token, bias: f32::NEG_INFINITY };
-        SamplingSettings {
-            seed,
-            temperature,
-            logit_bias: self.logit_bias.iter().copied().chain(banned.iter().map(ban)).collect(),
-            repeat_penalty: self.repeat_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            penalty_tokens: usize::try_from(self.repeat_last_n).unwrap_or(usize::MAX),
-            top_k: self.top_k,
-            typical_p: self.typical,
-            top_p: self.top_p,
-            min_p: self.min_p,
-        }
-    }
-}
-
 pub(super) fn temperature(text: &str) -> Result<f32, String> {
     let temperature = text.parse().ok().filter(|value: &f32| value.is_finite() && *value >= 0.0);
     temperature.ok_or_else(|| "needs a finite number that is not negative".into())
-}
-
-/// A token id, a sign and a number.
-fn logit_bias(text: &str) -> Result<LogitBias, String> {
-    let parse = || {
-        let (token, bias) = text.split_at(text.find(['+', '-'])?);
-        let (sign, magnitude) = bias.split_at(1);
-        let bias: f32 = magnitude.parse().ok().filter(|_| !magnitude.starts_with(['+', '-']))?;
-        Some(LogitBias { token: token.parse().ok()?, bias: if sign == "-" { -bias } else { bias } })
-    };
-    parse().ok_or_else(|| "needs a token id, + or -, and a number, as in 15043+1".into())
 }
