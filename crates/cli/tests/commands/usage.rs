@@ -1,5 +1,7 @@
 //! Command lines that are wrong, and help.
 
+use muser_engine::SAMPLER_SETTINGS;
+
 use crate::common::muser;
 
 #[track_caller]
@@ -152,21 +154,13 @@ fn help_names_every_flag_and_the_exit_codes() {
         "--kv",
         "-o, --output",
     ];
-    let sampler = [
-        "--top-k",
-        "--top-p",
-        "--min-p",
-        "--typical",
-        "--repeat-penalty",
-        "--presence-penalty",
-        "--frequency-penalty",
-        "--repeat-last-n",
-        "-l, --logit-bias",
-        "--ignore-eos",
-    ];
+    let of_settings = SAMPLER_SETTINGS.iter().filter_map(|setting| setting.flag.as_ref());
+    let of_settings: Vec<String> = of_settings.map(|flag| format!("--{}", flag.long)).collect();
+    let mut sampler: Vec<&str> = of_settings.iter().map(String::as_str).collect();
+    sampler.extend(["-l, --logit-bias", "--ignore-eos"]);
     let hub = ["--hf-repo", "--hf-file", "--offline"];
     let machine = [&machine[..], &hub].concat();
-    let generation = [&generation[..], &sampler, &machine].concat();
+    let generation = [&generation[..], &sampler[..], &machine].concat();
     let flags: [(&str, &[&str], &[&str]); 7] = [
         ("run", &["-m, --model", "[PROMPT]", "-p, --prompt", "-f, --file"], &generation),
         ("chat", &["-m, --model", "--system-prompt", "-sys"], &generation),

@@ -1,5 +1,6 @@
 //! Bodies that are no JSON, say what makes no sense, or stand at the edge of what does.
 
+use muser_engine::{SAMPLER_SETTINGS, SamplerSetting, SettingValue};
 use serde_json::{Value, json};
 
 use crate::Case;
@@ -94,16 +95,7 @@ fn wrong_values(vocab: usize) -> Vec<Case> {
     let table = [
         ("n_predict", json!([1.5, -2, 9_223_372_036_854_775_808_u64, u64::MAX, "1", true, [1], {}])),
         ("max_tokens", json!([3, -7])),
-        ("temperature", json!([-1, -1e-45, 3.5e38, "1", false, []])),
-        ("top_p", json!([0, -1, 1.0001, "x"])),
-        ("min_p", json!([-0.1, 1.1])),
-        ("typical_p", json!([0, -1, 2])),
-        ("repeat_penalty", json!([0, -1, 1e39])),
-        ("presence_penalty", json!([1e39, "a"])),
-        ("frequency_penalty", json!([-1e39])),
         ("seed", json!([-2, 9_223_372_036_854_775_808_u64, 1.5, "x"])),
-        ("top_k", json!([1.5, 9_223_372_036_854_775_808_u64, "x"])),
-        ("repeat_last_n", json!([-2, u64::MAX])),
         ("n", json!([0, -1, 17, 1_u64 << 40, 1_u64 << 63])),
         ("n_probs", json!([-1, 101, 4_294_967_296_u64, 1.5])),
         ("id_slot", json!([-2, 4096])),
@@ -126,7 +118,7 @@ fn wrong_values(vocab: usize) -> Vec<Case> {
         ("lora", json!([[{"id": 0}]])),
     ];
     let mut cases = Vec::new();
-    for (name, values) in table {
+    for (name, values) in table.into_iter().chain(SAMPLER_SETTINGS.iter().map(wrong_settings)) {
         for (index, value) in values.as_array().unwrap().iter().enumerate() {
             cases.push(Case::post(format!("{name}, wrong value {index}"), C, with(name, value), BAD));
         }
@@ -139,6 +131,26 @@ fn wrong_values(vocab: usize) -> Vec<Case> {
     let without_a_stream = json!({"include_usage": true});
     cases.push(Case::post("options without a stream", V1, with("stream_options", &without_a_stream), BAD));
     cases
+}
+
+/// The name of a sampler setting, and values that it does not take.
+fn wrong_settings(setting: &SamplerSetting) -> (&'static str, Value) {
+    let mut values = vec![json!("1"), json!(false), json!([])];
+    match setting.value {
+        SettingValue::Number { range, .. } => {
+            values.extend([json!(3.5e38), json!(-3.5e38), json!("x")]);
+            values.extend(range.above.into_iter().flat_map(|bound| [json!(bound), json!(bound - 1.0)]));
+            values
+                .extend(range.from.into_iter().flat_map(|bound| [json!(f64::from(bound) - 1e-45), json!(bound - 1.0)]));
+            values
+                .extend(range.to.into_iter().flat_map(|bound| [json!(f64::from(bound) + 0.0001), json!(bound + 1.0)]));
+        }
+        SettingValue::Whole { minimum, .. } => {
+            values.extend([json!(1.5), json!(1_u64 << 63), json!(u64::MAX)]);
+            values.extend(minimum.map(|minimum| json!(minimum - 1)));
+        }
+    }
+    (setting.name, values.into())
 }
 
 /// Values at the edge of what is taken.

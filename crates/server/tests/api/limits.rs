@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use muser_engine::SAMPLER_SETTINGS;
 use muser_weights::testing::scripted::Then;
 use serde_json::{Value, json};
 
@@ -216,21 +217,14 @@ fn ids_that_are_no_tokens_are_refused_everywhere() {
 #[test]
 fn a_field_that_is_null_is_a_field_that_is_absent() {
     let world = saying(&[b"yes", b"!"], Then::End);
-    let names = [
+    let others = [
         "stop",
         "seed",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
         "n_predict",
         "max_tokens",
         "max_completion_tokens",
         "n",
         "logit_bias",
-        "presence_penalty",
-        "frequency_penalty",
-        "repeat_penalty",
         "ignore_eos",
         "cache_prompt",
         "samplers",
@@ -240,10 +234,10 @@ fn a_field_that_is_null_is_a_field_that_is_absent() {
         "json_schema",
         "timings_per_token",
         "return_progress",
-        "typical_p",
-        "repeat_last_n",
         "no_such_field",
     ];
+    let of_sampler = SAMPLER_SETTINGS.iter().map(|setting| setting.name);
+    let names: Vec<&str> = others.into_iter().chain(of_sampler).collect();
     let of_openai = ["user", "store", "metadata", "service_tier", "logprobs", "stream_options", "suffix"];
     for way in WAYS.into_iter().filter(|way| !way.stream) {
         let mut options = json!({});
