@@ -49,6 +49,14 @@ pub enum CachedContent {
     Doubted,
 }
 
+/// One file of a repository at a commit.
+#[derive(Clone, Copy)]
+struct RepoFile<'a> {
+    repo: &'a RepoId,
+    commit: &'a str,
+    name: &'a FileName,
+}
+
 /// The files of a model, in order; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
@@ -172,8 +180,9 @@ impl Hub {
         check_one_file(request, chosen.len())?;
         let cache = RepoCache::new(&self.client.settings.hub_cache, repo);
         let mut files = Vec::new();
-        for file in &chosen {
-            files.push(self.pull_file((repo, &listing.commit, file), &cache, request, watch)?);
+        for name in &chosen {
+            let file = RepoFile { repo, commit: &listing.commit, name };
+            files.push(self.pull_file(file, &cache, request, watch)?);
         }
         // Last, so that whoever finds the commit here finds the files.
         if request.output.is_none() {
@@ -182,27 +191,27 @@ impl Hub {
         Ok(Pulled { files })
     }
 
-    /// Downloads one file of a repository at a commit.
     fn pull_file(
         &self,
-        (repo, commit, file): (&RepoId, &str, &FileName),
+        file: RepoFile<'_>,
         cache: &RepoCache,
         request: &Request,
         watch: &mut Watch<'_>,
     ) -> Result<PulledFile, Error> {
-        let address = self.client.file_address(repo, commit, file)?;
+        let RepoFile { repo, commit, name } = file;
+        let address = self.client.file_address(repo, commit, name)?;
         let fault = |reason| Error::Answer { address: address.to_string(), reason };
         let located = with_retries(&self.client.settings.retry_pauses, watch, || self.client.locate(&address))?;
         located.facts.check_commit(commit).map_err(fault)?;
         let (etag, stated) = located.facts.blob().map_err(fault)?;
         if let Some((expected, found)) = request.sha256.zip(stated).filter(|(expected, found)| expected != found) {
-            return Err(Error::Digest { file: file.to_string(), expected, found });
+            return Err(Error::Digest { file: name.to_string(), expected, found });
         }
         let blob = cache.blob(&etag);
         let lock = cache.lock(&etag);
         let place = self.place(request, |downloads| Place::in_cache(&blob, Some(lock), downloads))?;
         let job = Job {
-            file: file.as_str(),
+            file: name.as_str(),
             address: &address,
             place: &place,
             bytes: located.bytes,
@@ -220,7 +229,7 @@ impl Hub {
         let done = fetch(&self.client, &job, watch)?;
         let path = match request.output {
             Some(_) => place.path,
-            None => cache.link(commit, file, &etag)?,
+            None => cache.link(commit, name, &etag)?,
         };
         Ok(PulledFile::new(path, done))
     }

@@ -141,7 +141,7 @@ impl Case {
         self.damage(world, &mut operands, &mut device, rng)?;
         let expected = self.expected(&operands, rng);
         device.attend(world, &operands, &mut status)?;
-        self.compare(world, &operands, &expected, (&device, &status))?;
+        self.compare(world, &operands, &expected, &device, &status)?;
         device.repeat(world, self, &operands, &mut status)
     }
 
@@ -345,7 +345,8 @@ impl Case {
         world: &mut World,
         operands: &Operands,
         expected: &Expected,
-        (device, status): (&Device, &DeviceBuffer<u32>),
+        device: &Device,
+        status: &DeviceBuffer<u32>,
     ) -> Result<(), CudaError> {
         let columns = self.form.shape.query_heads() * self.form.shape.head_dim();
         let got = world.download(&device.out, operands.rows.len() * columns)?;

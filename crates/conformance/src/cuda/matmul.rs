@@ -24,7 +24,8 @@ struct Operand {
 fn operand(
     world: &mut World,
     case: &mut Case,
-    (ty, flavour): (WeightType, Flavour),
+    ty: WeightType,
+    flavour: Flavour,
     outputs: usize,
 ) -> Result<Operand, CudaError> {
     let raw = raw_tensor(ty, outputs, case.cols, flavour, &mut case.rng);
@@ -117,7 +118,7 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
                 [(1, 576, 70), (7, 512, 256), (33, 1500, 65), (130, 96, 129)].into_iter().enumerate()
             {
                 let mut case = Case::new(rows, cols_of(ty, cols), seed as u64)?;
-                let operands = [operand(world, &mut case, (ty, flavour), outputs)?];
+                let operands = [operand(world, &mut case, ty, flavour, outputs)?];
                 check(world, &mut case, &format!("{flavour:?}"), &operands)?;
             }
         }
@@ -153,7 +154,7 @@ fn shared_tiles(world: &mut World) -> Result<(), CudaError> {
             world.repeats = if flavour == Flavour::Ordinary { 10 * repeats } else { repeats };
             for (rows, cols, outputs) in SHARED {
                 let mut case = Case::new(rows, cols, 200 + seed as u64)?;
-                let operands = [operand(world, &mut case, (ty, flavour), outputs)?];
+                let operands = [operand(world, &mut case, ty, flavour, outputs)?];
                 check(world, &mut case, &format!("shared {flavour:?}"), &operands)?;
             }
         }
@@ -173,7 +174,7 @@ fn mixed(world: &mut World) -> Result<(), CudaError> {
             let mut case = Case::new(rows, 1024, 100 + seed as u64)?;
             let mut operands = Vec::new();
             for (ty, outputs) in types.into_iter().zip([512, 64, 60, 500]) {
-                operands.push(operand(world, &mut case, (ty, Flavour::Ordinary), outputs)?);
+                operands.push(operand(world, &mut case, ty, Flavour::Ordinary, outputs)?);
             }
             check(world, &mut case, "mixed", &operands)?;
         }
@@ -187,7 +188,7 @@ fn long(world: &mut World) -> Result<(), CudaError> {
         for (rows, cols) in [(1, 19968), (65, 6656)] {
             let cols = if ty.class() == WeightClass::Float { cols / 4 } else { cols };
             let mut case = Case::new(rows, cols, 3)?;
-            let operands = [operand(world, &mut case, (ty, Flavour::Ordinary), 200)?];
+            let operands = [operand(world, &mut case, ty, Flavour::Ordinary, 200)?];
             check(world, &mut case, "long", &operands)?;
         }
     }

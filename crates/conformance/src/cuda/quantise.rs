@@ -66,18 +66,24 @@ impl Case {
         (0..self.cols).map(|_| 2.0 * self.rng.f32() - 0.5).collect()
     }
 
-    /// Activations that the CPU makes of the rows of `produce`, and the status of each row: [`FINE`], or the place at which
-    /// it was not finite.
-    fn expected(&mut self, produce: impl Fn(&RowKernels, usize, &mut [f32]) + Sync) -> (CpuActivations, Vec<u32>) {
-        let mut expected = CpuActivations::new(self.rows, self.cols);
+    /// The CPU's results for the rows of `produce`.
+    fn expected(&mut self, produce: impl Fn(&RowKernels, usize, &mut [f32]) + Sync) -> Expected {
+        let mut activations = CpuActivations::new(self.rows, self.cols);
         let positions: Vec<u32> = (0..).take(self.rows).collect();
         self.cpu.begin_step(&positions);
         self.cpu.set_site(PLACE);
-        self.cpu.quantise_rows(self.cols, FormatSet::ALL, &mut expected, produce);
+        self.cpu.quantise_rows(self.cols, FormatSet::ALL, &mut activations, produce);
         let status = self.cpu.row_status().iter();
         let status = status.map(|status| status.site().unwrap_or(FINE)).collect();
-        (expected, status)
+        Expected { activations, status }
     }
+}
+
+/// The CPU's result of a quantisation.
+struct Expected {
+    activations: CpuActivations,
+    /// [`FINE`] for each row, or the place at which it was not finite.
+    status: Vec<u32>,
 }
 
 /// Compares the forms of `got` with those of the CPU, for the rows that did not fail: the others are never read.
@@ -85,7 +91,8 @@ fn compare(
     world: &mut World,
     what: &str,
     got: &mut Activations,
-    (expected, status): (&CpuActivations, &[u32]),
+    expected: &CpuActivations,
+    status: &[u32],
 ) -> Result<(), CudaError> {
     let cols = expected.cols();
     let padded = cols.next_multiple_of(256);
@@ -127,11 +134,12 @@ fn compare(
 fn check(
     world: &mut World,
     what: &str,
-    (expected, status): (&CpuActivations, &[u32]),
+    expected: &Expected,
     row_of: impl Fn(usize) -> usize,
     mut enqueue: impl FnMut(&mut World, &mut Activations, &mut DeviceBuffer<u32>) -> Result<(), CudaError>,
 ) -> Result<(), CudaError> {
-    let (rows, cols) = (expected.rows(), expected.cols());
+    let Expected { activations, status } = expected;
+    let (rows, cols) = (activations.rows(), activations.cols());
     let row_status: Vec<u32> = (0..rows).map(|row| status[row_of(row)]).collect();
     let mut got = Activations::new(&world.context, rows, cols, Forms::ALL)?;
     for repeat in 0..=world.repeats.min(3) {
@@ -139,7 +147,7 @@ fn check(
         let mut device_status = world.room::<u32>(rows)?;
         enqueue(world, &mut got, &mut device_status)?;
         let what = format!("{what} {rows} x {cols} run {repeat}");
-        compare(world, &what, &mut got, (expected, &row_status))?;
+        compare(world, &what, &mut got, activations, &row_status)?;
         let found = world.download(&device_status, rows)?;
         world.compare(&format_args!("{what} status"), 1, status, &found);
     }
@@ -160,12 +168,12 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
 fn plain(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let x = case.rows();
-    let (expected, status) = case.expected(|_, row, out| out.copy_from_slice(&x[row * cols..][..cols]));
+    let expected = case.expected(|_, row, out| out.copy_from_slice(&x[row * cols..][..cols]));
     let device = world.upload(&x)?;
     check(
         world,
         "quantise",
-        (&expected, &status),
+        &expected,
         |row| row,
         |world, out, status| {
             world.queue.quantise(out, &device, (rows, cols), Forms::ALL, &mut Failures { status, place: PLACE });
@@ -197,11 +205,11 @@ fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
         }
         let picked: Vec<u32> = (0..rows).rev().map(|row| u32::try_from(row).expect("few rows")).collect();
         let source = |row: usize| if variant == 3 { rows - 1 - row } else { row };
-        let (expected, mut status) = case.expected(|kernels, row, out| {
+        let mut expected = case.expected(|kernels, row, out| {
             (kernels.rms_norm)(&hidden[source(row) * cols..][..cols], Some(&weight), eps, out);
         });
         if variant == 3 {
-            status.reverse();
+            expected.status.reverse();
         }
         let (device_addend, device_picked) = (world.upload(&addend)?, world.upload(&picked)?);
         let post_norm = (variant == 2).then_some(DeviceNorm { weight: &device_post, eps: post_eps });
@@ -210,7 +218,7 @@ fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
         let indices = (variant == 3).then_some(&device_picked);
         for forms in [Forms::ALL, Forms::HALF_TILES | Forms::BYTE_TILES] {
             let spec = NormRows { rows, cols, indices, residual, norm, forms };
-            check(world, &format!("norm {variant}"), (&expected, &status), source, |world, out, device_status| {
+            check(world, &format!("norm {variant}"), &expected, source, |world, out, device_status| {
                 let mut device_hidden = world.upload(&start)?;
                 let mut failures = Failures { status: device_status, place: PLACE };
                 world.queue.norm_quantise(out, &mut device_hidden, &spec, &mut failures);
@@ -226,7 +234,7 @@ fn norm(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
 fn silu(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     let (rows, cols) = (case.rows, case.cols);
     let (gate, up) = (case.rows(), case.rows());
-    let (expected, status) = case.expected(|kernels, row, out| {
+    let expected = case.expected(|kernels, row, out| {
         out.copy_from_slice(&gate[row * cols..][..cols]);
         (kernels.silu_mul)(out, &up[row * cols..][..cols]);
     });
@@ -234,7 +242,7 @@ fn silu(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     check(
         world,
         "silu",
-        (&expected, &status),
+        &expected,
         |row| row,
         |world, out, status| {
             let mut failures = Failures { status, place: PLACE };
@@ -251,7 +259,7 @@ fn gate(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
     for (variant, spread_head_dim) in std::iter::once(None).chain(dims.map(Some)).enumerate() {
         let (mixed, gate) = (case.rows(), case.rows());
         let gated = variant % 3 != 1;
-        let (expected, status) = case.expected(|kernels, row, out| {
+        let expected = case.expected(|kernels, row, out| {
             out.copy_from_slice(&mixed[row * cols..][..cols]);
             if let Some(dim) = spread_head_dim {
                 out.chunks_exact_mut(dim).for_each(|head| hadamard(head, 1.0));
@@ -266,7 +274,7 @@ fn gate(world: &mut World, case: &mut Case) -> Result<(), CudaError> {
         check(
             world,
             &format!("gate {spread_head_dim:?}"),
-            (&expected, &status),
+            &expected,
             |row| row,
             |world, out, status| {
                 world.queue.gate_quantise(out, &spec, &mut Failures { status, place: PLACE });

@@ -44,7 +44,7 @@ fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand
         }
         let mut out = world.room(rows * cols)?;
         let table = EmbeddingTable { bytes: &table, weight_type: ty, cols };
-        world.queue.embed((&device_tokens, rows), &table, norm, &mut out);
+        world.queue.embed(&device_tokens, rows, &table, norm, &mut out);
         let got = world.download(&out, rows * cols)?;
         world.compare(&format_args!("embed {ty} {flavour:?} norm {norm:?}"), cols, &expected, &got);
     }

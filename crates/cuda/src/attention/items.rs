@@ -101,7 +101,7 @@ impl Items {
         self.prefill.clear();
         let mut rest = Vec::with_capacity(sequences.len());
         for (number, sequence) in sequences.iter().enumerate() {
-            match self.prefill.cut(cutting, (number, sequence), self.partials) {
+            match self.prefill.cut(cutting, number, sequence, self.partials) {
                 Some((merges, partials)) => {
                     merges.iter().for_each(|merge| self.push_merge(*merge));
                     self.partials = partials;

@@ -56,7 +56,8 @@ impl PrefillItems {
     pub fn cut(
         &mut self,
         cutting: &Cutting,
-        (number, sequence): (usize, &StepSequence),
+        number: usize,
+        sequence: &StepSequence,
         first_partial: usize,
     ) -> Option<(Vec<MergeTile>, usize)> {
         let queries = sequence.rows * cutting.group;
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn a_long_chunk_is_cut_into_tiles_with_the_longest_first() {
         let mut items = PrefillItems::default();
-        let (merges, end) = items.cut(&CUTTING, (3, &sequence(1000, 512)), 0).unwrap();
+        let (merges, end) = items.cut(&CUTTING, 3, &sequence(1000, 512), 0).unwrap();
         // 8,192 queries are 64 tiles of 8 rows; positions 1,000 to 1,511 see pages 0 to 23.
         assert_eq!((merges.len(), end), (0, 0));
         assert_eq!((items.tiles.len(), items.pages.len(), items.items.len()), (64, 24, 64));
@@ -154,7 +155,7 @@ mod tests {
     fn a_short_chunk_over_a_long_context_is_cut_into_segments_whose_results_do_not_overlap() {
         let mut items = PrefillItems::default();
         let cutting = Cutting { window: Some(4000), ..CUTTING };
-        let (merges, end) = items.cut(&cutting, (0, &sequence(10_000, 17)), 7).unwrap();
+        let (merges, end) = items.cut(&cutting, 0, &sequence(10_000, 17), 7).unwrap();
         // 272 queries in 3 tiles; pages 93 to 156 are of segments 5 to 9.
         assert_eq!((items.tiles.len(), items.pages.len(), items.items.len()), (3, 64, 15));
         // Every tile writes the results of 8 times 16 queries, also of those that do not exist.
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn few_rows_and_what_has_no_room_are_left_to_the_general_kernels() {
-        let cut = |cutting: &Cutting, sequence| PrefillItems::default().cut(cutting, (0, &sequence), 0).is_some();
+        let cut = |cutting: &Cutting, sequence| PrefillItems::default().cut(cutting, 0, &sequence, 0).is_some();
         assert!(cut(&CUTTING, sequence(0, 16)) && !cut(&CUTTING, sequence(0, 15)));
         let prefill = PrefillLimits { pages_max: 9, ..CUTTING.prefill };
         assert!(

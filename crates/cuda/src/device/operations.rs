@@ -58,7 +58,7 @@ impl Device for CudaDevice {
         let uploaded = self.queue.stream().upload(tokens, &mut self.indices, 0);
         self.queue.note(uploaded);
         let table = EmbeddingTable { bytes: &table.bytes, weight_type: table.ty, cols: table.cols };
-        self.queue.embed((&self.indices, tokens.len()), &table, norm_eps, out);
+        self.queue.embed(&self.indices, tokens.len(), &table, norm_eps, out);
     }
 
     fn norm_quantise(

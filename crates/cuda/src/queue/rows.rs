@@ -52,7 +52,8 @@ impl Queue {
     /// If a buffer is too short or a row is no whole number of blocks.
     pub fn embed(
         &mut self,
-        (tokens, rows): (&DeviceBuffer<u32>, usize),
+        tokens: &DeviceBuffer<u32>,
+        rows: usize,
         table: &EmbeddingTable<'_>,
         norm_eps: Option<f32>,
         out: &mut DeviceBuffer<f32>,

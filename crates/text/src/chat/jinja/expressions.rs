@@ -45,8 +45,8 @@ impl Filler<'_> {
                 let key = self.value(key, scope)?;
                 self.item(&value, &key).map_err(at(line))?
             }
-            Node::Call(callee, arguments) => self.call(line, (callee, arguments), None, scope)?,
-            Node::Compare(first, rest) => self.compare(line, (first, rest), scope)?,
+            Node::Call(callee, arguments) => self.call(line, callee, arguments, None, scope)?,
+            Node::Compare(first, rest) => self.compare(line, first, rest, scope)?,
             _ => self.operation(expr, scope)?,
         };
         self.meter().leave();
@@ -72,7 +72,7 @@ impl Filler<'_> {
                 }
                 Map::new(pairs, self.meter()).map(Value::Map).map_err(at(line))
             }
-            Node::Slice(value, parts) => self.slice(line, (value, parts), scope),
+            Node::Slice(value, parts) => self.slice(line, value, parts, scope),
             Node::Filter(value, filter) => {
                 let value = self.value(value, scope)?;
                 let given = self.arguments(&filter.arguments, scope)?;
@@ -150,7 +150,8 @@ impl Filler<'_> {
     fn slice(
         &mut self,
         line: usize,
-        (value, parts): (&Expr, &[Option<Expr>; 3]),
+        value: &Expr,
+        parts: &[Option<Expr>; 3],
         scope: &Rc<Scope>,
     ) -> Result<Value, Fault> {
         let value = self.value(value, scope)?;
@@ -170,7 +171,8 @@ impl Filler<'_> {
     fn compare(
         &mut self,
         line: usize,
-        (first, rest): (&Expr, &[(Comparison, Expr)]),
+        first: &Expr,
+        rest: &[(Comparison, Expr)],
         scope: &Rc<Scope>,
     ) -> Result<Value, Fault> {
         let mut left = self.value(first, scope)?;
@@ -228,7 +230,7 @@ impl Filler<'_> {
     /// The call of a `{% call %}` block.
     pub(super) fn call_with_caller(&mut self, call: &Expr, caller: Value, scope: &Rc<Scope>) -> Result<Value, Fault> {
         match &*call.node {
-            Node::Call(callee, arguments) => self.call(call.line, (callee, arguments), Some(caller), scope),
+            Node::Call(callee, arguments) => self.call(call.line, callee, arguments, Some(caller), scope),
             _ => self.value(call, scope),
         }
     }
@@ -236,7 +238,8 @@ impl Filler<'_> {
     fn call(
         &mut self,
         line: usize,
-        (callee, arguments): (&Expr, &Arguments),
+        callee: &Expr,
+        arguments: &Arguments,
         caller: Option<Value>,
         scope: &Rc<Scope>,
     ) -> Result<Value, Fault> {

@@ -162,7 +162,7 @@ impl<'a> Filler<'a> {
             }
             Statement::For(definition) => {
                 let items = self.value(&definition.items, scope)?;
-                self.run_loop((line, definition), &items, scope, 0)?;
+                self.run_loop(line, definition, &items, scope, 0)?;
             }
             Statement::Set(target, value) => {
                 let value = self.value(value, scope)?;
@@ -189,11 +189,11 @@ impl<'a> Filler<'a> {
     fn scoped_statement(&mut self, line: usize, statement: &Statement, scope: &Rc<Scope>) -> Result<Flow, Fault> {
         match statement {
             Statement::SetBlock(target, filters, block) => {
-                let value = self.filtered_block(line, (filters, block), scope)?;
+                let value = self.filtered_block(line, filters, block, scope)?;
                 self.assign(target, value, scope).map_err(at(line))?;
             }
             Statement::Filter(filters, block) => {
-                let value = self.filtered_block(line, (filters, block), scope)?;
+                let value = self.filtered_block(line, filters, block, scope)?;
                 self.print(&value).map_err(at(line))?;
             }
             Statement::Call(call, caller) => {
@@ -217,7 +217,8 @@ impl<'a> Filler<'a> {
     fn filtered_block(
         &mut self,
         line: usize,
-        (calls, block): (&[FilterCall], &Block),
+        calls: &[FilterCall],
+        block: &Block,
         scope: &Rc<Scope>,
     ) -> Result<Value, Fault> {
         let mut value = self.captured(|filler| filler.block(block, &Scope::within(scope)))?;
@@ -282,14 +283,15 @@ impl<'a> Filler<'a> {
     /// A loop at `line` over `items`, `depth` calls of itself deep.
     fn run_loop(
         &mut self,
-        (line, definition): (usize, &Arc<For>),
+        line: usize,
+        definition: &Arc<For>,
         items: &Value,
         scope: &Rc<Scope>,
         depth: usize,
     ) -> Result<(), Fault> {
         let all = items.items(self.meter()).map_err(at(line))?;
         let items = match &definition.condition {
-            Some(condition) => self.chosen((line, definition), (&all, condition), scope)?,
+            Some(condition) => self.chosen(line, &definition.target, condition, &all, scope)?,
             None => all,
         };
         let recursion =
@@ -321,15 +323,17 @@ impl<'a> Filler<'a> {
     /// The items for which the loop's condition holds.
     fn chosen(
         &mut self,
-        (line, definition): (usize, &For),
-        (all, condition): (&List, &Expr),
+        line: usize,
+        target: &Target,
+        condition: &Expr,
+        all: &List,
         scope: &Rc<Scope>,
     ) -> Result<Rc<List>, Fault> {
         let mut chosen = Vec::new();
         for item in all.items() {
             self.meter().step().map_err(at(line))?;
             let turn = Scope::within(scope);
-            self.assign(&definition.target, item.clone(), &turn).map_err(at(line))?;
+            self.assign(target, item.clone(), &turn).map_err(at(line))?;
             if self.value(condition, &turn)?.is_true() {
                 chosen.push(item.clone());
             }
@@ -344,7 +348,7 @@ impl<'a> Filler<'a> {
         };
         let scope = scope.upgrade().unwrap_or_else(|| Rc::clone(&self.root));
         let depth = state.depth + 1;
-        self.captured(|filler| filler.run_loop((line, definition), items, &scope, depth))
+        self.captured(|filler| filler.run_loop(line, definition, items, &scope, depth))
     }
 
     /// The text of a macro.
