@@ -1,5 +1,7 @@
 //! Runs every rule over the repository. Each rule has its own file in `tidy/`, with a test that plants violations.
 
+#[path = "tidy/arguments.rs"]
+mod arguments;
 #[path = "tidy/arrows.rs"]
 mod arrows;
 #[path = "tidy/comments.rs"]
@@ -30,6 +32,7 @@ fn the_repository_obeys_the_house_rules() {
         source::long_files(&sources, source::LONG_FILES),
         source::files_without_an_introduction(&sources),
         comments::opening_with_a_question(&sources),
+        arguments::packed_in_tuples(&sources, arguments::PACKED),
         words::outside_their_home(&sources),
         words::forbidden(&sources),
         words::unsafe_not_forbidden(&sources),

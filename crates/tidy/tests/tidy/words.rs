@@ -169,7 +169,7 @@ fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> +
 }
 
 /// `text` without comments and without the content of literals; line breaks stay.
-fn code_of(text: &str) -> String {
+pub fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
