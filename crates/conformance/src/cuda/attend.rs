@@ -14,7 +14,7 @@ use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::inverse_block;
 
 use super::world::{CudaError, World};
-use crate::operations::sequence::{Content, PageForm, Sequence, head_vector};
+use crate::operations::sequence::{PageForm, Sequence, VectorKind, head_vector};
 
 const PLACE: u32 = 3;
 /// Rows compared per case; the CPU takes long for more.
@@ -59,7 +59,7 @@ enum Damage {
 
 pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
     let mut rng = fastrand::Rng::with_seed(3);
-    let contents = [Content::Plain, Content::Mixed, Content::ZeroPages, Content::OneLargeValue];
+    let contents = [VectorKind::Plain, VectorKind::Mixed, VectorKind::ZeroPages, VectorKind::OneLargeValue];
     let mut number = 0;
     for (heads, kv_heads, head_dim) in SHAPES {
         let shape = AttentionShape::new(heads, kv_heads, head_dim)?;
@@ -85,19 +85,19 @@ pub(super) fn run(world: &mut World) -> Result<(), CudaError> {
         (&[(1984, 2048)], None),
     ] {
         let form = PageForm { shape, layout: KvLayout::Q8 };
-        Case { form, window, step, content: Content::Mixed, damage: Damage::None }.run(world, &mut rng)?;
+        Case { form, window, step, content: VectorKind::Mixed, damage: Damage::None }.run(world, &mut rng)?;
     }
     // Damage under many rows, often enough that every kind of it meets a key scale.
     for number in 0..24 {
         let (form, window) = (PageForm { shape, layout: KvLayout::Q8 }, WINDOWS[number % 2 * 3]);
-        let (step, content) = (&[(500, 33)][..], Content::Mixed);
+        let (step, content) = (&[(500, 33)][..], VectorKind::Mixed);
         Case { form, window, step, content, damage: Damage::Page }.run(world, &mut rng)?;
     }
     // Whole tiles of several segments in the general kernels.
     for (head_dim, layout) in [(64, KvLayout::Q8), (256, KvLayout::Q8), (128, KvLayout::F16), (32, KvLayout::F16)] {
         let form = PageForm { shape: AttentionShape::new(32, 2, head_dim)?, layout };
         for window in [None, Some(2048)] {
-            let (step, content) = (&[(2500, 150)][..], Content::Mixed);
+            let (step, content) = (&[(2500, 150)][..], VectorKind::Mixed);
             Case { form, window, step, content, damage: Damage::None }.run(world, &mut rng)?;
         }
     }
@@ -109,7 +109,7 @@ struct Case {
     form: PageForm,
     window: Option<u32>,
     step: &'static [(usize, usize)],
-    content: Content,
+    content: VectorKind,
     damage: Damage,
 }
 

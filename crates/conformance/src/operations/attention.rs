@@ -4,7 +4,7 @@ use muser_kernels::attention::{
     AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
 };
 
-use super::sequence::{Content, PageForm, Sequence, head_vector};
+use super::sequence::{PageForm, Sequence, VectorKind, head_vector};
 use crate::tally::BitTally;
 
 /// Query heads, key-value heads, head size.
@@ -12,7 +12,8 @@ const SHAPES: [(usize, usize, usize); 6] = [(8, 2, 128), (9, 3, 64), (8, 8, 32),
 const WINDOWS: [Option<u32>; 4] = [None, Some(32), Some(100), Some(2048)];
 /// Position of the first row, and rows.
 const STEPS: [(usize, usize); 6] = [(0, 16), (37, 16), (63, 2), (500, 5), (1023, 16), (2100, 1)];
-const CONTENTS: [Content; 4] = [Content::Plain, Content::Mixed, Content::ZeroPages, Content::OneLargeValue];
+const CONTENTS: [VectorKind; 4] =
+    [VectorKind::Plain, VectorKind::Mixed, VectorKind::ZeroPages, VectorKind::OneLargeValue];
 
 /// Every shape, layout and window, with steps and contents by turns.
 pub(super) fn attend(seeds: u64, tally: &mut BitTally) {
@@ -42,7 +43,7 @@ struct Case {
     window: Option<u32>,
     position: usize,
     rows: usize,
-    content: Content,
+    content: VectorKind,
 }
 
 impl Case {

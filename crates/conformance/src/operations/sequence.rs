@@ -24,7 +24,7 @@ pub struct Sequence {
 
 /// Kinds of head vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum VectorKind {
     /// Alike in size.
     Plain,
     /// Spikes, zeros, tiny and large vectors, constants.
@@ -36,8 +36,8 @@ pub enum Content {
 }
 
 /// One head vector. f16 pages take only what f16 can hold.
-pub fn head_vector(content: Content, layout: KvLayout, head_dim: usize, rng: &mut fastrand::Rng) -> Vec<f32> {
-    let kind = if content == Content::Plain { 0 } else { rng.u8(..8) };
+pub fn head_vector(content: VectorKind, layout: KvLayout, head_dim: usize, rng: &mut fastrand::Rng) -> Vec<f32> {
+    let kind = if content == VectorKind::Plain { 0 } else { rng.u8(..8) };
     let mut x: Vec<f32> = (0..head_dim).map(|_| 1.5 * (rng.f32() + rng.f32() - 1.0)).collect();
     let large = if layout == KvLayout::Q8 { 64.0 } else { 8.0 };
     match kind {
@@ -56,7 +56,7 @@ impl Sequence {
     /// Rows at positions `0..positions`; bytes of the rows before `stored_from` and after the last are junk: NaN scales.
     pub fn random(
         form: PageForm,
-        content: Content,
+        content: VectorKind,
         positions: usize,
         stored_from: usize,
         rng: &mut fastrand::Rng,
@@ -67,10 +67,10 @@ impl Sequence {
             for _ in 0..heads {
                 row.extend(head_vector(content, form.layout, head_dim, rng));
             }
-            if is_value && content == Content::ZeroPages && position / PAGE_ROWS % 3 == 1 {
+            if is_value && content == VectorKind::ZeroPages && position / PAGE_ROWS % 3 == 1 {
                 row.fill(0.0);
             }
-            if is_value && content == Content::OneLargeValue && form.layout == KvLayout::Q8 {
+            if is_value && content == VectorKind::OneLargeValue && form.layout == KvLayout::Q8 {
                 let size = if position % PAGE_ROWS == 1 { 30 } else { -8 };
                 row.iter_mut().for_each(|x| *x = -x.abs() * f32::from_bits(((127 + size) as u32) << 23));
             }
