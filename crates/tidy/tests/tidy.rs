@@ -12,6 +12,8 @@ mod documents;
 mod glossary;
 #[path = "tidy/invariants.rs"]
 mod invariants;
+#[path = "tidy/names.rs"]
+mod names;
 #[path = "tidy/records.rs"]
 mod records;
 #[path = "tidy/repository.rs"]
@@ -32,6 +34,7 @@ fn the_repository_obeys_the_house_rules() {
         source::long_files(&sources, source::LONG_FILES),
         source::files_without_an_introduction(&sources),
         comments::opening_with_a_question(&sources),
+        names::defined_twice(&sources, names::SHARED),
         arguments::packed_in_tuples(&sources, arguments::PACKED),
         words::outside_their_home(&sources),
         words::forbidden(&sources),
