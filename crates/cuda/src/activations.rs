@@ -52,7 +52,7 @@ impl std::ops::BitOr for Forms {
 
 /// Room for the activation rows of one step, in chosen layouts.
 #[derive(Debug)]
-pub struct Activations {
+pub struct DeviceActivations {
     rows_max: usize,
     cols_max: usize,
     allocated: Forms,
@@ -72,7 +72,7 @@ pub struct Activations {
     pub(crate) scaled_tiles: DeviceBuffer<u8>,
 }
 
-impl Activations {
+impl DeviceActivations {
     /// Room for `rows_max` rows of up to `cols_max` values in the layouts `forms`.
     ///
     /// # Errors
@@ -100,12 +100,12 @@ impl Activations {
         })
     }
 
-    /// Bytes of device memory that [`Activations::new`] takes for the same arguments.
+    /// Bytes of device memory that [`DeviceActivations::new`] takes for the same arguments.
     pub fn bytes(rows_max: usize, cols_max: usize, forms: Forms) -> usize {
         Self::buffers(rows_max, cols_max, forms).into_iter().sum()
     }
 
-    /// Bytes of each buffer that [`Activations::new`] makes for the same arguments.
+    /// Bytes of each buffer that [`DeviceActivations::new`] makes for the same arguments.
     pub(crate) fn buffers(rows_max: usize, cols_max: usize, forms: Forms) -> [usize; 11] {
         let Sizes { codes256, codes32, floats, half_tiles, byte_tiles, tile_scales, scaled_tiles } =
             Sizes::of(rows_max, cols_max, forms);
@@ -299,14 +299,14 @@ mod tests {
     #[test]
     fn the_bytes_of_a_layout_follow_from_rows_and_columns() {
         // 6,656 columns are 26 groups of 256; 130 rows fill two tiles of 128.
-        assert_eq!(Activations::bytes(130, 6656, Forms::CODES_256), 130 * 26 * (256 + 4 + 16));
-        assert_eq!(Activations::bytes(130, 6656, Forms::CODES_32), 130 * 26 * (256 + 32 + 16));
-        assert_eq!(Activations::bytes(130, 6656, Forms::FLOATS), 130 * 6656 * 4);
-        assert_eq!(Activations::bytes(130, 6656, Forms::HALF_TILES), 2 * 128 * 26 * (512 + 4));
-        assert_eq!(Activations::bytes(130, 6656, Forms::BYTE_TILES), 2 * 128 * 26 * (256 + 4));
-        assert_eq!(Activations::bytes(130, 6656, Forms::SCALED_TILES), 2 * 128 * 26 * (256 + 64));
+        assert_eq!(DeviceActivations::bytes(130, 6656, Forms::CODES_256), 130 * 26 * (256 + 4 + 16));
+        assert_eq!(DeviceActivations::bytes(130, 6656, Forms::CODES_32), 130 * 26 * (256 + 32 + 16));
+        assert_eq!(DeviceActivations::bytes(130, 6656, Forms::FLOATS), 130 * 6656 * 4);
+        assert_eq!(DeviceActivations::bytes(130, 6656, Forms::HALF_TILES), 2 * 128 * 26 * (512 + 4));
+        assert_eq!(DeviceActivations::bytes(130, 6656, Forms::BYTE_TILES), 2 * 128 * 26 * (256 + 4));
+        assert_eq!(DeviceActivations::bytes(130, 6656, Forms::SCALED_TILES), 2 * 128 * 26 * (256 + 64));
         // 576 columns take three groups.
-        assert_eq!(Activations::bytes(1, 576, Forms::CODES_32), 3 * (256 + 32 + 16));
-        assert_eq!(Activations::bytes(1, 576, Forms::EMPTY), 0);
+        assert_eq!(DeviceActivations::bytes(1, 576, Forms::CODES_32), 3 * (256 + 32 + 16));
+        assert_eq!(DeviceActivations::bytes(1, 576, Forms::EMPTY), 0);
     }
 }

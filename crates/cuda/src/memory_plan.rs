@@ -9,7 +9,7 @@ use muser_kernels::attention::{AttentionShape, KvLayout};
 use muser_model::cost::{GraphProducts, ProductShape};
 use muser_model::{ModelConfig, WorkspaceShape};
 
-use crate::activations::{Activations, Forms};
+use crate::activations::{DeviceActivations, Forms};
 use crate::attention::{AttentionScratch, PlanLimits};
 use crate::device::staging_bytes;
 use crate::matrix::{layout_bytes, raw_bytes};
@@ -73,7 +73,7 @@ impl MemoryPlan {
         let layouts = if is_hopper { in_pieces(matrices().map(|matrix| layout_bytes_of(&matrix))) } else { 0 };
         let shape = WorkspaceShape::new(config, products.is_gated(), rows_max);
         let [rows, cols] = shape.activations;
-        let activations = Activations::buffers(rows, cols, Forms::ALL);
+        let activations = DeviceActivations::buffers(rows, cols, Forms::ALL);
         let status_and_positions = [rows_max * size_of::<u32>(); 3];
         let buffers = shape.buffers().map(|[rows, width]| rows * width * size_of::<f32>());
         let workspace = in_pieces(buffers.chain(activations).chain(status_and_positions));

@@ -16,7 +16,7 @@ use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kv::KvLayout;
 use muser_model::{Executor, Model};
 
-use crate::activations::{Activations, Forms};
+use crate::activations::{DeviceActivations, Forms};
 use crate::device::{CudaDevice, CudaLimits, Gpu, device_error};
 use crate::driver::{Context, DeviceBuffer, DriverError};
 use crate::golden_pass::{self, Digests, GOLDEN};
@@ -216,7 +216,7 @@ impl Test {
             let expected: Vec<f32> = products.flat_map(|product| product.ok().flatten().unwrap_or_default()).collect();
 
             let forms = matrix.forms(rows);
-            let mut activations = Activations::new(self.queue.context(), rows, COLS, forms)?;
+            let mut activations = DeviceActivations::new(self.queue.context(), rows, COLS, forms)?;
             let (device_x, mut status) = (self.upload(&x)?, self.status(rows)?);
             let mut failures = Failures { status: &mut status, place: 0 };
             self.queue.quantise(&mut activations, &device_x, (rows, COLS), forms, &mut failures);
@@ -253,7 +253,7 @@ impl Test {
         let (mut gate, up) = (self.floats(4 * COLS, 0..210), self.floats(4 * COLS, 107..147));
         let (device_gate, device_up) = (self.upload(&gate)?, self.upload(&up)?);
         (CpuKernels::scalar().rows.silu_mul)(&mut gate, &up);
-        let mut out = Activations::new(self.queue.context(), 4, COLS, Forms::FLOATS)?;
+        let mut out = DeviceActivations::new(self.queue.context(), 4, COLS, Forms::FLOATS)?;
         let mut status = self.status(4)?;
         let mut failures = Failures { status: &mut status, place: 0 };
         self.queue.silu_mul_quantise(&mut out, (&device_gate, &device_up), (4, COLS), Forms::FLOATS, &mut failures);
@@ -283,7 +283,7 @@ impl Test {
             (Forms::CODES_32, ActivationFormat::Int8x32, Quantisation::INT8X32),
         ];
         for (form, format, quantisation) in forms {
-            let mut out = Activations::new(self.queue.context(), rows, COLS, form)?;
+            let mut out = DeviceActivations::new(self.queue.context(), rows, COLS, form)?;
             let (device_x, mut status) = (self.upload(&x)?, self.status(rows)?);
             let mut failures = Failures { status: &mut status, place: 0 };
             self.queue.quantise(&mut out, &device_x, (rows, COLS), form, &mut failures);
@@ -307,7 +307,7 @@ impl Test {
         for (x, out) in x.chunks_exact(COLS).zip(expected.chunks_exact_mut(COLS)) {
             (CpuKernels::scalar().rows.rms_norm)(x, Some(&weight), 1e-5, out);
         }
-        let mut out = Activations::new(self.queue.context(), 4, COLS, Forms::FLOATS)?;
+        let mut out = DeviceActivations::new(self.queue.context(), 4, COLS, Forms::FLOATS)?;
         let mut status = self.status(4)?;
         let norm = DeviceNorm { weight: &device_weight, eps: 1e-5 };
         let rows = NormRows { rows: 4, cols: COLS, indices: None, residual: None, norm, forms: Forms::FLOATS };

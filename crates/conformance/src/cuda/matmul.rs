@@ -1,7 +1,7 @@
 //! Products of every weight type and form, against the CPU's.
 
 use muser_cuda::DeviceBuffer;
-use muser_cuda::activations::{Activations, Forms};
+use muser_cuda::activations::{DeviceActivations, Forms};
 use muser_cuda::matrix::DeviceMatrix;
 use muser_cuda::queue::Failures;
 use muser_cuda::queue::matmul::DeviceProduct;
@@ -59,7 +59,7 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) -
         let bias = operand.bias.as_ref().map(|(bias, _)| bias.as_slice());
         case.cpu.matmul(&cpu_x, [Product { matrix: &operand.cpu, bias, out }]);
     }
-    let mut device_x = Activations::new(&world.context, rows, cols, Forms::ALL)?;
+    let mut device_x = DeviceActivations::new(&world.context, rows, cols, Forms::ALL)?;
     let (device_rows, mut status) = (world.upload(&x)?, world.room::<u32>(rows)?);
     let mut failures = Failures { status: &mut status, place: 0 };
     world.queue.quantise(&mut device_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);
@@ -92,7 +92,7 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) -
     for values in &first {
         references.push(world.upload(values)?);
     }
-    let mut other_x = Activations::new(&world.context, rows, cols, Forms::ALL)?;
+    let mut other_x = DeviceActivations::new(&world.context, rows, cols, Forms::ALL)?;
     for _ in 0..world.repeats {
         let mut failures = Failures { status: &mut status, place: 0 };
         world.queue.quantise(&mut other_x, &device_rows, (rows, cols), Forms::ALL, &mut failures);

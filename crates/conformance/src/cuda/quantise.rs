@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use muser_cuda::DeviceBuffer;
-use muser_cuda::activations::{Activations, Forms};
+use muser_cuda::activations::{DeviceActivations, Forms};
 use muser_cuda::queue::quantise::{DeviceNorm, GateRows, NormRows, Residual};
 use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::activations::{ActivationFormat, Activations as CpuActivations, FormatSet};
@@ -90,7 +90,7 @@ struct Expected {
 fn compare(
     world: &mut World,
     what: &str,
-    got: &mut Activations,
+    got: &mut DeviceActivations,
     expected: &CpuActivations,
     status: &[u32],
 ) -> Result<(), CudaError> {
@@ -136,12 +136,12 @@ fn check(
     what: &str,
     expected: &Expected,
     row_of: impl Fn(usize) -> usize,
-    mut enqueue: impl FnMut(&mut World, &mut Activations, &mut DeviceBuffer<u32>) -> Result<(), CudaError>,
+    mut enqueue: impl FnMut(&mut World, &mut DeviceActivations, &mut DeviceBuffer<u32>) -> Result<(), CudaError>,
 ) -> Result<(), CudaError> {
     let Expected { activations, status } = expected;
     let (rows, cols) = (activations.rows(), activations.cols());
     let row_status: Vec<u32> = (0..rows).map(|row| status[row_of(row)]).collect();
-    let mut got = Activations::new(&world.context, rows, cols, Forms::ALL)?;
+    let mut got = DeviceActivations::new(&world.context, rows, cols, Forms::ALL)?;
     for repeat in 0..=world.repeats.min(3) {
         got.poison(&mut world.queue);
         let mut device_status = world.room::<u32>(rows)?;

@@ -1,7 +1,7 @@
 //! Times of operations at the shapes of the home model: hidden 6656, feed-forward 19968, q/k/v/gate 4096/256/256/4096.
 
 use muser_cuda::DeviceBuffer;
-use muser_cuda::activations::{Activations, Forms};
+use muser_cuda::activations::{DeviceActivations, Forms};
 use muser_cuda::driver::Event;
 use muser_cuda::matrix::DeviceMatrix;
 use muser_cuda::queue::Failures;
@@ -90,7 +90,8 @@ fn matmul(world: &mut World) {
         for rows in ROWS {
             let x = floats(world, rows * cols);
             let mut status = world.room::<u32>(rows);
-            let mut activations = Activations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
+            let mut activations =
+                DeviceActivations::new(&world.context, rows, cols, Forms::ALL).expect("device memory");
             let mut failures = Failures { status: &mut status, place: 0 };
             world.queue.quantise(&mut activations, &x, (rows, cols), Forms::ALL, &mut failures);
             let mut out: Vec<DeviceBuffer<f32>> = outputs.iter().map(|&outputs| world.room(rows * outputs)).collect();
@@ -111,7 +112,7 @@ fn quantise(world: &mut World) {
         let (weight, post) = (floats(world, HIDDEN), floats(world, HIDDEN));
         let (gate, up) = (floats(world, rows * FEED_FORWARD), floats(world, rows * FEED_FORWARD));
         let mut status = world.room::<u32>(rows);
-        let mut out = Activations::new(&world.context, rows, FEED_FORWARD, Forms::ALL).expect("device memory");
+        let mut out = DeviceActivations::new(&world.context, rows, FEED_FORWARD, Forms::ALL).expect("device memory");
         let forms = if rows > 8 { Forms::HALF_TILES } else { Forms::CODES_256 };
         let post_norm = Some(DeviceNorm { weight: &post, eps: 1e-8 });
         let residual = Some(Residual { addend: &y, post_norm });

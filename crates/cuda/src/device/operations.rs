@@ -8,7 +8,7 @@ use muser_model::{
 };
 
 use super::{CudaDevice, Table, device_error};
-use crate::activations::{Activations, Forms};
+use crate::activations::{DeviceActivations, Forms};
 use crate::driver::{DeviceBuffer, DriverError, PinnedBuffer};
 use crate::matrix::DeviceMatrix;
 use crate::queue::Failures;
@@ -25,7 +25,7 @@ impl Form for CudaDevice {
 impl Device for CudaDevice {
     type Table = Table;
     type Rows = DeviceBuffer<f32>;
-    type Activations = Activations;
+    type Activations = DeviceActivations;
     type Mixed = DeviceBuffer<f32>;
     type Needs = Forms;
 
@@ -37,8 +37,8 @@ impl Device for CudaDevice {
         DeviceBuffer::new(self.queue.context(), rows * width).map_err(device_error)
     }
 
-    fn new_activations(&mut self, rows: usize, cols: usize) -> Result<Activations, DeviceError> {
-        Activations::new(self.queue.context(), rows, cols, Forms::ALL).map_err(device_error)
+    fn new_activations(&mut self, rows: usize, cols: usize) -> Result<DeviceActivations, DeviceError> {
+        DeviceActivations::new(self.queue.context(), rows, cols, Forms::ALL).map_err(device_error)
     }
 
     fn new_mixed(&mut self, shape: &AttentionShape, rows: usize) -> Result<DeviceBuffer<f32>, DeviceError> {
@@ -67,7 +67,7 @@ impl Device for CudaDevice {
         addend: Option<Addend<'_, Self>>,
         norm: &Norm<DeviceBuffer<f32>>,
         needs: Forms,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
     ) {
         let rows = NormRows {
             rows: self.rows,
@@ -88,7 +88,7 @@ impl Device for CudaDevice {
         selected: &[usize],
         norm: &Norm<DeviceBuffer<f32>>,
         needs: Forms,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
     ) {
         let indices: Vec<u32> =
             selected.iter().map(|&row| u32::try_from(row).expect("a row of a step of at most 2^32")).collect();
@@ -106,7 +106,7 @@ impl Device for CudaDevice {
         self.queue.norm_quantise(out, hidden, &rows, failures);
     }
 
-    fn matmul<const N: usize>(&mut self, activations: &Activations, products: [GraphProduct<'_, Self>; N]) {
+    fn matmul<const N: usize>(&mut self, activations: &DeviceActivations, products: [GraphProduct<'_, Self>; N]) {
         let mut products =
             products.map(|product| DeviceProduct { matrix: product.matrix, bias: product.bias, out: product.out });
         self.queue.matmul(activations, &mut products);
@@ -159,7 +159,7 @@ impl Device for CudaDevice {
         gate: Option<&DeviceBuffer<f32>>,
         transform: Option<HeadTransform>,
         needs: Forms,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
     ) {
         let rows = GateRows {
             rows: self.rows,
@@ -178,7 +178,7 @@ impl Device for CudaDevice {
         up: &DeviceBuffer<f32>,
         cols: usize,
         needs: Forms,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
     ) {
         let failures = &mut Failures { status: &mut self.status, place: self.site };
         self.queue.silu_mul_quantise(out, (gate, up), (self.rows, cols), needs, failures);

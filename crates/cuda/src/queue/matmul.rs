@@ -4,7 +4,7 @@ use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::Form;
 
 use super::{Queue, dimension};
-use crate::activations::Activations;
+use crate::activations::DeviceActivations;
 use crate::driver::{Arguments, Context, DeviceBuffer, Launch};
 use crate::matrix::{DeviceMatrix, MatrixSpec, Path};
 
@@ -68,7 +68,7 @@ impl Queue {
     ///
     /// # Panics
     /// If a length is wrong, there are too many products, or the activations lack a layout that a matrix wants.
-    pub fn matmul(&mut self, activations: &Activations, products: &mut [DeviceProduct<'_>]) {
+    pub fn matmul(&mut self, activations: &DeviceActivations, products: &mut [DeviceProduct<'_>]) {
         assert!(products.len() <= PRODUCTS_MAX, "{} products at once", products.len());
         let (rows, cols) = (activations.rows(), activations.cols());
         for DeviceProduct { matrix, bias, out } in products.iter() {
@@ -95,7 +95,7 @@ impl Queue {
     }
 
     /// The products of one path by the kernels that take every type and shape.
-    fn general(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+    fn general(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
         let (rows, blocks, outputs) = (x.rows(), x.blocks(), path.tile_outputs());
         let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
         let start = Arguments::new().structure(&items);
@@ -127,7 +127,7 @@ impl Queue {
     }
 
     /// The products of one path by a kernel for one row.
-    fn one_row(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+    fn one_row(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
         let of_path = |matrix: &DeviceMatrix| matrix.path(1) == path;
         let stages = products.iter().filter(|product| of_path(product.matrix));
         let stage_bytes = stages.filter_map(|product| one_row_stage_bytes(product.matrix.spec())).max().unwrap_or(0);
@@ -150,7 +150,7 @@ impl Queue {
     }
 
     /// The products of one path by a kernel for Hopper and 1 to 32 rows.
-    fn small(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+    fn small(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
         let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
         let is_half = path == Path::SmallHalf;
         let activation_tiles = if is_half { &x.half_tiles } else { &x.byte_tiles };
@@ -173,7 +173,7 @@ impl Queue {
     }
 
     /// The products of one path by a kernel for Hopper and many rows.
-    fn hopper(&mut self, path: Path, x: &Activations, products: &[DeviceProduct<'_>]) {
+    fn hopper(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
         let rows = x.rows();
         let (items, output_tiles) = items(products, path, |matrix| matrix.path(rows) == path);
         // `steps` of 256 or 128 columns.

@@ -1,7 +1,7 @@
 //! Operations that end in a quantisation: norm, SiLU, the gate of attention (rules 5, 6, 8, 8b, then 2).
 
 use super::{Failures, Queue, dimension};
-use crate::activations::{Activations, Forms};
+use crate::activations::{DeviceActivations, Forms};
 use crate::driver::{Arguments, DeviceBuffer, Launch};
 
 #[rustfmt::skip]
@@ -80,7 +80,7 @@ impl Queue {
     /// If a buffer is too short.
     pub fn norm_quantise(
         &mut self,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
         hidden: &mut DeviceBuffer<f32>,
         rows: &NormRows<'_>,
         failures: &mut Failures<'_>,
@@ -136,7 +136,7 @@ impl Queue {
     /// If a buffer is too short.
     pub fn silu_mul_quantise(
         &mut self,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
         (gate, up): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
         (rows, cols): (usize, usize),
         forms: Forms,
@@ -163,7 +163,7 @@ impl Queue {
     ///
     /// # Panics
     /// If a buffer is too short or the head dimension is no multiple of 32 up to 256.
-    pub fn gate_quantise(&mut self, out: &mut Activations, rows: &GateRows<'_>, failures: &mut Failures<'_>) {
+    pub fn gate_quantise(&mut self, out: &mut DeviceActivations, rows: &GateRows<'_>, failures: &mut Failures<'_>) {
         let GateRows { rows: count, cols, mixed, gate, spread_head_dim, forms } = *rows;
         assert!(mixed.len() >= count * cols, "heads' outputs of {count} rows of {cols} values");
         assert!(gate.is_none_or(|gate| gate.len() >= count * cols), "gates of {count} rows of {cols} values");
@@ -194,7 +194,7 @@ impl Queue {
     /// If a buffer is too short.
     pub fn quantise(
         &mut self,
-        out: &mut Activations,
+        out: &mut DeviceActivations,
         x: &DeviceBuffer<f32>,
         (rows, cols): (usize, usize),
         forms: Forms,
@@ -214,7 +214,7 @@ impl Queue {
     }
 
     /// A launch with a warp for each group of 256 values.
-    fn group_launch(&self, out: &Activations) -> Launch {
+    fn group_launch(&self, out: &DeviceActivations) -> Launch {
         let groups = out.rows() * out.blocks();
         self.early(Launch::of(dimension(groups.div_ceil(THREADS / 32)), dimension(THREADS)))
     }
