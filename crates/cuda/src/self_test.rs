@@ -22,7 +22,7 @@ use crate::driver::{Context, DeviceBuffer, DriverError};
 use crate::golden_pass::{self, Digests, GOLDEN};
 use crate::kernels::Kernels;
 use crate::matrix::{DeviceMatrix, DeviceMatrixError};
-use crate::queue::matmul::DeviceProduct;
+use crate::queue::matmul::QueueProduct;
 use crate::queue::quantise::{DeviceNorm, NormRows};
 use crate::queue::{FINE, Failures, Queue};
 
@@ -221,7 +221,7 @@ impl Test {
             let mut failures = Failures { status: &mut status, place: 0 };
             self.queue.quantise(&mut activations, &device_x, (rows, COLS), forms, &mut failures);
             let mut out = DeviceBuffer::new(self.queue.context(), rows * OUTPUTS)?;
-            let product = DeviceProduct { matrix: &matrix, bias: None, out: &mut out };
+            let product = QueueProduct { matrix: &matrix, bias: None, out: &mut out };
             self.queue.matmul(&activations, &mut [product]);
             self.compare(&format!("product of {ty} with {rows} rows"), &expected, &out)?;
         }

@@ -4,7 +4,7 @@ use muser_cuda::DeviceBuffer;
 use muser_cuda::activations::{DeviceActivations, Forms};
 use muser_cuda::matrix::DeviceMatrix;
 use muser_cuda::queue::Failures;
-use muser_cuda::queue::matmul::DeviceProduct;
+use muser_cuda::queue::matmul::QueueProduct;
 use muser_kernels::activations::{Activations as CpuActivations, FormatSet};
 use muser_kernels::cpu::Product;
 use muser_kernels::formats::{WeightClass, WeightType};
@@ -68,12 +68,12 @@ fn check(world: &mut World, case: &mut Case, what: &str, operands: &[Operand]) -
         outputs.push(world.room::<f32>(want.len())?);
     }
     let run = |world: &mut World, outputs: &mut [DeviceBuffer<f32>]| {
-        let mut products: Vec<DeviceProduct<'_>> = operands
+        let mut products: Vec<QueueProduct<'_>> = operands
             .iter()
             .zip(outputs.iter_mut())
             .map(|(operand, out)| {
                 let bias = operand.bias.as_ref().map(|(_, bias)| bias);
-                DeviceProduct { matrix: &operand.device, bias, out }
+                QueueProduct { matrix: &operand.device, bias, out }
             })
             .collect();
         world.queue.matmul(&device_x, &mut products);

@@ -5,7 +5,7 @@ use muser_cuda::activations::{DeviceActivations, Forms};
 use muser_cuda::driver::Event;
 use muser_cuda::matrix::DeviceMatrix;
 use muser_cuda::queue::Failures;
-use muser_cuda::queue::matmul::DeviceProduct;
+use muser_cuda::queue::matmul::QueueProduct;
 use muser_cuda::queue::quantise::{DeviceNorm, NormRows, Residual};
 use muser_kernels::formats::WeightType;
 use muser_model::cost::{AddendCost, Cost, ProductShape};
@@ -98,8 +98,8 @@ fn matmul(world: &mut World) {
             let cost = Cost::products(&shapes, rows);
             time(world, &format!("{name} {ty} {rows} rows"), &cost, |world| {
                 let products = matrices.iter().zip(out.iter_mut());
-                let mut products: Vec<DeviceProduct<'_>> =
-                    products.map(|(matrix, out)| DeviceProduct { matrix, bias: None, out }).collect();
+                let mut products: Vec<QueueProduct<'_>> =
+                    products.map(|(matrix, out)| QueueProduct { matrix, bias: None, out }).collect();
                 world.queue.matmul(&activations, &mut products);
             });
         }

@@ -3,8 +3,7 @@
 use muser_kernels::attention::AttentionShape;
 use muser_kernels::cpu::{HeadTransform, LogitsBend, RowStatus};
 use muser_model::{
-    Addend, Device, DeviceDescription, DeviceError, DeviceProduct as GraphProduct, Form, KvLayer, Norm, Placement,
-    SequenceInput,
+    Addend, Device, DeviceDescription, DeviceError, DeviceProduct, Form, KvLayer, Norm, Placement, SequenceInput,
 };
 
 use super::{CudaDevice, Table, device_error};
@@ -13,7 +12,7 @@ use crate::driver::{DeviceBuffer, DriverError, PinnedBuffer};
 use crate::matrix::DeviceMatrix;
 use crate::queue::Failures;
 use crate::queue::heads::{DeviceRope, HeadRows, HeadVectors};
-use crate::queue::matmul::DeviceProduct;
+use crate::queue::matmul::QueueProduct;
 use crate::queue::quantise::{DeviceNorm, GateRows, NormRows, Residual};
 use crate::queue::rows::{EmbeddingTable, LogitsRows, LogitsScale};
 
@@ -106,9 +105,9 @@ impl Device for CudaDevice {
         self.queue.norm_quantise(out, hidden, &rows, failures);
     }
 
-    fn matmul<const N: usize>(&mut self, activations: &DeviceActivations, products: [GraphProduct<'_, Self>; N]) {
+    fn matmul<const N: usize>(&mut self, activations: &DeviceActivations, products: [DeviceProduct<'_, Self>; N]) {
         let mut products =
-            products.map(|product| DeviceProduct { matrix: product.matrix, bias: product.bias, out: product.out });
+            products.map(|product| QueueProduct { matrix: product.matrix, bias: product.bias, out: product.out });
         self.queue.matmul(activations, &mut products);
     }
 

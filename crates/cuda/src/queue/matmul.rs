@@ -54,7 +54,7 @@ const SCALED_MIN_SHARED_BYTES: u32 = 4 * 2 * (16384 + 4096) + 64;
 
 /// One product of a step's activations: `out = matrix * activations + bias`.
 #[derive(Debug)]
-pub struct DeviceProduct<'a> {
+pub struct QueueProduct<'a> {
     /// `[outputs, cols]`.
     pub matrix: &'a DeviceMatrix,
     /// `[outputs]`, added to every row.
@@ -68,10 +68,10 @@ impl Queue {
     ///
     /// # Panics
     /// If a length is wrong, there are too many products, or the activations lack a layout that a matrix wants.
-    pub fn matmul(&mut self, activations: &DeviceActivations, products: &mut [DeviceProduct<'_>]) {
+    pub fn matmul(&mut self, activations: &DeviceActivations, products: &mut [QueueProduct<'_>]) {
         assert!(products.len() <= PRODUCTS_MAX, "{} products at once", products.len());
         let (rows, cols) = (activations.rows(), activations.cols());
-        for DeviceProduct { matrix, bias, out } in products.iter() {
+        for QueueProduct { matrix, bias, out } in products.iter() {
             let outputs = matrix.rows();
             assert_eq!(matrix.cols(), cols, "columns of a matrix and its activations");
             assert!(out.len() >= rows * outputs, "{rows} rows of {outputs} outputs in room for {}", out.len());
@@ -95,7 +95,7 @@ impl Queue {
     }
 
     /// The products of one path by the kernels that take every type and shape.
-    fn general(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
+    fn general(&mut self, path: Path, x: &DeviceActivations, products: &[QueueProduct<'_>]) {
         let (rows, blocks, outputs) = (x.rows(), x.blocks(), path.tile_outputs());
         let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
         let start = Arguments::new().structure(&items);
@@ -127,7 +127,7 @@ impl Queue {
     }
 
     /// The products of one path by a kernel for one row.
-    fn one_row(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
+    fn one_row(&mut self, path: Path, x: &DeviceActivations, products: &[QueueProduct<'_>]) {
         let of_path = |matrix: &DeviceMatrix| matrix.path(1) == path;
         let stages = products.iter().filter(|product| of_path(product.matrix));
         let stage_bytes = stages.filter_map(|product| one_row_stage_bytes(product.matrix.spec())).max().unwrap_or(0);
@@ -150,7 +150,7 @@ impl Queue {
     }
 
     /// The products of one path by a kernel for Hopper and 1 to 32 rows.
-    fn small(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
+    fn small(&mut self, path: Path, x: &DeviceActivations, products: &[QueueProduct<'_>]) {
         let (items, tiles) = items(products, path, |matrix| matrix.path(x.rows()) == path);
         let is_half = path == Path::SmallHalf;
         let activation_tiles = if is_half { &x.half_tiles } else { &x.byte_tiles };
@@ -173,7 +173,7 @@ impl Queue {
     }
 
     /// The products of one path by a kernel for Hopper and many rows.
-    fn hopper(&mut self, path: Path, x: &DeviceActivations, products: &[DeviceProduct<'_>]) {
+    fn hopper(&mut self, path: Path, x: &DeviceActivations, products: &[QueueProduct<'_>]) {
         let rows = x.rows();
         let (items, output_tiles) = items(products, path, |matrix| matrix.path(rows) == path);
         // `steps` of 256 or 128 columns.
@@ -283,7 +283,7 @@ fn small_kernel(path: Path, rows: usize) -> (&'static str, u32) {
 
 /// The kernels' `MatmulItems` for the products over `wanted` matrices, which take `path`, and the number of their tiles.
 fn items(
-    products: &[DeviceProduct<'_>],
+    products: &[QueueProduct<'_>],
     path: Path,
     wanted: impl Fn(&DeviceMatrix) -> bool,
 ) -> ([u64; 8 * PRODUCTS_MAX], usize) {
@@ -292,7 +292,7 @@ fn items(
     let mut items = [0; 8 * PRODUCTS_MAX];
     items.iter_mut().skip(7).step_by(8).for_each(|first_tile| *first_tile = u64::MAX);
     let mut tiles = 0;
-    for (item, DeviceProduct { matrix, bias, out }) in items.chunks_exact_mut(8).zip(products) {
+    for (item, QueueProduct { matrix, bias, out }) in items.chunks_exact_mut(8).zip(products) {
         let scale = matrix.spec().scale.map_or(0, |scale| u64::from(scale.to_bits()) | 1 << 32);
         item.copy_from_slice(&[
             matrix.weights(path).address(),

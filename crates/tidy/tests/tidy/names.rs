@@ -14,7 +14,6 @@ pub const SHARED: &[&str] = &[
     "Component",
     "ConfigError",
     "Cost",
-    "DeviceProduct",
     "Difference",
     "EmbeddingTable",
     "Event",
