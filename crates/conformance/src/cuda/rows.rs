@@ -1,7 +1,7 @@
 //! Embedding, residual sums and logits, against the CPU's.
 
 use muser_cuda::queue::quantise::DeviceNorm;
-use muser_cuda::queue::rows::{EmbeddingTable, LogitsRows, LogitsScale};
+use muser_cuda::queue::rows::{DeviceEmbeddingTable, LogitsRows, LogitsScale};
 use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::formats::{WeightType, dequantise_row};
 use muser_kernels::rows::RowKernels;
@@ -43,7 +43,7 @@ fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand
             }
         }
         let mut out = world.room(rows * cols)?;
-        let table = EmbeddingTable { bytes: &table, weight_type: ty, cols };
+        let table = DeviceEmbeddingTable { bytes: &table, weight_type: ty, cols };
         world.queue.embed(&device_tokens, rows, &table, norm, &mut out);
         let got = world.download(&out, rows * cols)?;
         world.compare(&format_args!("embed {ty} {flavour:?} norm {norm:?}"), cols, &expected, &got);

@@ -14,7 +14,7 @@ use crate::queue::Failures;
 use crate::queue::heads::{DeviceRope, HeadRows, HeadVectors};
 use crate::queue::matmul::QueueProduct;
 use crate::queue::quantise::{DeviceNorm, GateRows, NormRows, Residual};
-use crate::queue::rows::{EmbeddingTable, LogitsRows, LogitsScale};
+use crate::queue::rows::{DeviceEmbeddingTable, LogitsRows, LogitsScale};
 
 impl Form for CudaDevice {
     type Matrix = DeviceMatrix;
@@ -56,7 +56,7 @@ impl Device for CudaDevice {
     fn embed(&mut self, table: &Table, tokens: &[u32], norm_eps: Option<f32>, out: &mut DeviceBuffer<f32>) {
         let uploaded = self.queue.stream().upload(tokens, &mut self.indices, 0);
         self.queue.note(uploaded);
-        let table = EmbeddingTable { bytes: &table.bytes, weight_type: table.ty, cols: table.cols };
+        let table = DeviceEmbeddingTable { bytes: &table.bytes, weight_type: table.ty, cols: table.cols };
         self.queue.embed(&self.indices, tokens.len(), &table, norm_eps, out);
     }
 

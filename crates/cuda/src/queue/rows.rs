@@ -15,7 +15,7 @@ const LOGITS_BLOCKS: u32 = 64;
 
 /// An embedding table as stored in the file, on the device.
 #[derive(Clone, Copy, Debug)]
-pub struct EmbeddingTable<'a> {
+pub struct DeviceEmbeddingTable<'a> {
     /// `[vocab][bytes of a row]`.
     pub bytes: &'a DeviceBuffer<u8>,
     /// Type of its weights.
@@ -54,11 +54,11 @@ impl Queue {
         &mut self,
         tokens: &DeviceBuffer<u32>,
         rows: usize,
-        table: &EmbeddingTable<'_>,
+        table: &DeviceEmbeddingTable<'_>,
         norm_eps: Option<f32>,
         out: &mut DeviceBuffer<f32>,
     ) {
-        let EmbeddingTable { bytes, weight_type, cols } = *table;
+        let DeviceEmbeddingTable { bytes, weight_type, cols } = *table;
         let row_bytes = weight_type.row_bytes(cols).unwrap_or_else(|| panic!("rows of {cols} {weight_type} weights"));
         assert!(tokens.len() >= rows && out.len() >= rows * cols, "embeddings of {rows} rows of {cols} values");
         let arguments = Arguments::new()

@@ -15,7 +15,6 @@ pub const SHARED: &[&str] = &[
     "ConfigError",
     "Cost",
     "Difference",
-    "EmbeddingTable",
     "Event",
     "Failure",
     "Fault",
