@@ -10,7 +10,7 @@ use muser_model::cost::{GraphProducts, ProductShape};
 use muser_model::{ModelConfig, WorkspaceShape};
 
 use crate::activations::{DeviceActivations, Forms};
-use crate::attention::{AttentionScratch, PlanLimits};
+use crate::attention::{AttentionWorkspace, PlanLimits};
 use crate::device::staging_bytes;
 use crate::matrix::{layout_bytes, raw_bytes};
 
@@ -132,7 +132,7 @@ fn first_step(config: &ModelConfig, rows_max: usize, is_hopper: bool) -> usize {
     let of_layout = |layout: KvLayout| {
         let rows_out = config.layers.len() * rows_max * layout.page_bytes(&shape) / muser_kv::PAGE_ROWS;
         let angles = config.context * config.rope.rotated * size_of::<f32>();
-        let scratch = AttentionScratch::bytes(shape, layout, limits, is_hopper);
+        let scratch = AttentionWorkspace::bytes(shape, layout, limits, is_hopper);
         in_pieces([scratch, staging_bytes(layout.page_bytes(&shape)), rows_out, angles].into_iter())
     };
     of_layout(KvLayout::Q8).max(of_layout(KvLayout::F16))

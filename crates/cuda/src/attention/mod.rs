@@ -10,7 +10,7 @@ mod scratch;
 mod standalone;
 
 pub use plan::{AttentionPlan, LayerPages, PlanLimits, StepSequence};
-pub use scratch::AttentionScratch;
+pub use scratch::AttentionWorkspace;
 pub use standalone::{StandaloneSpec, StandaloneStep};
 
 pub(crate) use items::TILE_QUERIES;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use muser_kernels::attention::{AttentionShape, KvLayout};
 
-use super::AttentionScratch;
+use super::AttentionWorkspace;
 use super::items::{Cutting, ITEM_WORDS, Items};
 use super::prefill::{EXPANSION_WORDS, PREFILL_WORDS};
 use super::scratch::Sizes;
@@ -78,7 +78,7 @@ impl AttentionPlan {
         shape: AttentionShape,
         layout: KvLayout,
         window: Option<u32>,
-        scratch: &AttentionScratch,
+        scratch: &AttentionWorkspace,
         limits: PlanLimits,
     ) -> Result<Self, DriverError> {
         assert_ne!(window, Some(0), "a window of 0 positions shows nothing");

@@ -24,7 +24,7 @@ const PREFILL_HEAD_DIM: usize = 128;
 
 /// Workspace of attention, shared by all layers and plans of one stream.
 #[derive(Debug)]
-pub struct AttentionScratch {
+pub struct AttentionWorkspace {
     pub(super) sizes: Sizes,
     /// `[partials][kv_heads][16][4]`.
     pub(crate) sums: DeviceBuffer<f32>,
@@ -40,7 +40,7 @@ pub struct AttentionScratch {
     pub(crate) query_scales: DeviceBuffer<f32>,
 }
 
-impl AttentionScratch {
+impl AttentionWorkspace {
     /// Workspace for plans of layers of `shape` within `limits`.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl AttentionScratch {
         })
     }
 
-    /// Bytes of device memory that [`AttentionScratch::new`] takes for the same arguments.
+    /// Bytes of device memory that [`AttentionWorkspace::new`] takes for the same arguments.
     pub fn bytes(shape: AttentionShape, layout: KvLayout, limits: PlanLimits, is_hopper: bool) -> usize {
         Sizes::of(&shape, layout, &limits, is_hopper).bytes()
     }

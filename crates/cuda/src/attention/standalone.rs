@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
 
-use super::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
+use super::{AttentionPlan, AttentionWorkspace, LayerPages, PlanLimits, StepSequence};
 use crate::driver::{DeviceBuffer, DriverError};
 use crate::queue::Queue;
 use crate::queue::pages::PageCopy;
@@ -28,7 +28,7 @@ pub struct StandaloneSpec<'a> {
 #[derive(Debug)]
 pub struct StandaloneStep {
     plan: AttentionPlan,
-    scratch: AttentionScratch,
+    scratch: AttentionWorkspace,
     sequences: Vec<StepSequence>,
     /// Pages, a gap of 256 bytes after each.
     slab: DeviceBuffer<u8>,
@@ -52,7 +52,7 @@ impl StandaloneStep {
         let positions_max = spec.positions.iter().map(|positions| positions.end).sum();
         let limits = PlanLimits { rows_max, sequences_max: spec.positions.len(), positions_max };
         let context = queue.context().clone();
-        let scratch = AttentionScratch::new(&context, shape, layout, limits)?;
+        let scratch = AttentionWorkspace::new(&context, shape, layout, limits)?;
         let mut plan = AttentionPlan::new(&context, shape, layout, spec.window, &scratch, limits)?;
         let (mut sequences, mut first_row, mut entries) = (Vec::new(), 0, 0);
         for positions in spec.positions {
@@ -93,7 +93,7 @@ impl StandaloneStep {
     }
 
     /// The pages and the plan, and the scratch memory for attention.
-    pub fn layer_and_scratch(&mut self) -> (LayerPages<'_>, &mut AttentionScratch) {
+    pub fn layer_and_scratch(&mut self) -> (LayerPages<'_>, &mut AttentionWorkspace) {
         let Self { plan, scratch, table, .. } = self;
         // SAFETY: as in `layer`.
         (unsafe { LayerPages::new(plan, table, 0) }, scratch)

@@ -9,7 +9,7 @@ use muser_model::SequenceInput;
 use super::pages::{PageStore, key_of};
 use super::slots::PageSlots;
 use super::{CudaLimits, layout_of};
-use crate::attention::{AttentionPlan, AttentionScratch, LayerPages, PlanLimits, StepSequence};
+use crate::attention::{AttentionPlan, AttentionWorkspace, LayerPages, PlanLimits, StepSequence};
 use crate::driver::{Context, DeviceBuffer, DriverError, Event, PinnedBuffer, Stream};
 use crate::queue::Queue;
 use crate::queue::heads::RowBytes;
@@ -43,7 +43,7 @@ pub(super) struct StepState {
 #[derive(Debug)]
 struct Store {
     pages: PageStore,
-    scratch: AttentionScratch,
+    scratch: AttentionWorkspace,
 }
 
 /// The plan of the layers with one window, for caches of one layout.
@@ -229,7 +229,7 @@ impl StepState {
     }
 
     /// Pages of layer `index` in this step, and the room for attention over them.
-    pub(super) fn layer_and_scratch(&mut self, index: usize) -> (LayerPages<'_>, &mut AttentionScratch) {
+    pub(super) fn layer_and_scratch(&mut self, index: usize) -> (LayerPages<'_>, &mut AttentionWorkspace) {
         let Self { plans, layers, table, stores, store, .. } = self;
         let layer = layers[index];
         // SAFETY: `begin` has put the address of every visible page there. Slots and table stay as they are until the next
@@ -301,7 +301,7 @@ impl StepState {
         match self.stores.iter().position(|store| store.pages.layout() == layout) {
             Some(known) => Ok(known),
             None => {
-                let scratch = AttentionScratch::new(context, shape, layout, self.plan_limits)?;
+                let scratch = AttentionWorkspace::new(context, shape, layout, self.plan_limits)?;
                 let pages = PageStore::new(context, shape, layout, self.limits)?;
                 self.stores.push(Store { pages, scratch });
                 Ok(self.stores.len() - 1)

@@ -4,7 +4,7 @@ use muser_kernels::attention::KvLayout;
 
 use super::heads::size_index;
 use super::{Failures, Queue, dimension};
-use crate::attention::{AttentionScratch, LayerPages, PREFILL_QUERIES, PrefillPlan, TILE_QUERIES};
+use crate::attention::{AttentionWorkspace, LayerPages, PREFILL_QUERIES, PrefillPlan, TILE_QUERIES};
 use crate::driver::{Arguments, DeviceBuffer, Launch, pair};
 
 /// Every kernel: for each layout, one per head size 32, 64, ... 256.
@@ -40,7 +40,7 @@ impl Queue {
         &mut self,
         pages: &LayerPages<'_>,
         queries: &DeviceBuffer<f32>,
-        scratch: &mut AttentionScratch,
+        scratch: &mut AttentionWorkspace,
         out: &mut DeviceBuffer<f32>,
         failures: &mut Failures<'_>,
     ) {
@@ -92,7 +92,7 @@ impl Queue {
     fn attend_many_rows(
         &mut self,
         plan: &PrefillPlan,
-        scratch: &AttentionScratch,
+        scratch: &AttentionWorkspace,
         attention: &[u64; 11],
         kv_heads: usize,
     ) {

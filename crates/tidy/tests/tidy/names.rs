@@ -10,7 +10,6 @@ pub const SHARED: &[&str] = &[
     "Address",
     "Answer",
     "Architecture",
-    "AttentionScratch",
     "Component",
     "ConfigError",
     "Cost",
