@@ -1,7 +1,7 @@
 //! Times of attention at the geometry of the home model: 32 query heads on 2 key-value heads of 128, q8 pages.
 
 use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
-use muser_cuda::driver::Event;
+use muser_cuda::driver::CudaEvent;
 use muser_cuda::queue::Failures;
 use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout, PAGE_ROWS};
 use muser_model::cost::{AttentionCost, Cost};
@@ -62,7 +62,7 @@ fn time(world: &mut World, step: &Step, layout: KvLayout) {
     let mut times = Vec::new();
     for run in 0..=RUNS {
         let (start, end) =
-            (Event::new(&world.context).expect("an event"), Event::new(&world.context).expect("an event"));
+            (CudaEvent::new(&world.context).expect("an event"), CudaEvent::new(&world.context).expect("an event"));
         world.queue.fill(&mut flush, u8::try_from(run).expect("few runs"));
         world.queue.mark(&start);
         let mut failures = Failures { status: &mut status, place: 0 };

@@ -2,7 +2,7 @@
 
 use muser_cuda::DeviceBuffer;
 use muser_cuda::activations::{DeviceActivations, Forms};
-use muser_cuda::driver::Event;
+use muser_cuda::driver::CudaEvent;
 use muser_cuda::matrix::DeviceMatrix;
 use muser_cuda::queue::Failures;
 use muser_cuda::queue::matmul::QueueProduct;
@@ -26,7 +26,8 @@ const CEILING_OPERATIONS: f64 = 961e12;
 
 /// Prints the mean time of `enqueue` and its share of the ceilings.
 fn time(world: &mut World, what: &str, cost: &Cost, mut enqueue: impl FnMut(&mut World)) {
-    let (start, end) = (Event::new(&world.context).expect("an event"), Event::new(&world.context).expect("an event"));
+    let (start, end) =
+        (CudaEvent::new(&world.context).expect("an event"), CudaEvent::new(&world.context).expect("an event"));
     for _ in 0..RUNS.0 {
         enqueue(world);
     }

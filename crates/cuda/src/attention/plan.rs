@@ -8,7 +8,7 @@ use super::AttentionWorkspace;
 use super::items::{Cutting, ITEM_WORDS, Items};
 use super::prefill::{EXPANSION_WORDS, PREFILL_WORDS};
 use super::scratch::Sizes;
-use crate::driver::{Context, DeviceBuffer, DriverError, Event, PinnedBuffer};
+use crate::driver::{Context, CudaEvent, DeviceBuffer, DriverError, PinnedBuffer};
 use crate::queue::Queue;
 
 /// 32-bit words of a sequence on the device.
@@ -62,7 +62,7 @@ pub struct AttentionPlan {
     words: DeviceBuffer<u32>,
     pinned: PinnedBuffer<u32>,
     /// The last upload.
-    uploaded: Event,
+    uploaded: CudaEvent,
 }
 
 impl AttentionPlan {
@@ -102,7 +102,7 @@ impl AttentionPlan {
             items: Items::default(),
             words: DeviceBuffer::new(context, words)?,
             pinned: PinnedBuffer::new(context, words)?,
-            uploaded: Event::new(context)?,
+            uploaded: CudaEvent::new(context)?,
         })
     }
 

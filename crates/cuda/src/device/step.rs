@@ -10,7 +10,7 @@ use super::pages::{PageStore, key_of};
 use super::slots::PageSlots;
 use super::{CudaLimits, layout_of};
 use crate::attention::{AttentionPlan, AttentionWorkspace, LayerPages, PlanLimits, StepSequence};
-use crate::driver::{Context, DeviceBuffer, DriverError, Event, PinnedBuffer, Stream};
+use crate::driver::{Context, CudaEvent, DeviceBuffer, DriverError, PinnedBuffer, Stream};
 use crate::queue::Queue;
 use crate::queue::heads::RowBytes;
 
@@ -92,8 +92,8 @@ struct RowsOut {
     stream: Stream,
     device: DeviceBuffer<u8>,
     host: Vec<PinnedBuffer<u8>>,
-    stored: Vec<Event>,
-    arrived: Vec<Event>,
+    stored: Vec<CudaEvent>,
+    arrived: Vec<CudaEvent>,
     /// Layers whose rows were stored in this step, in that order.
     layers: Vec<usize>,
     row_bytes: usize,
@@ -406,8 +406,8 @@ impl RowsOut {
             let bytes = rows_max * layout.row_bytes();
             self.device = DeviceBuffer::new(context, layers * bytes)?;
             self.host = (0..layers).map(|_| PinnedBuffer::new(context, bytes)).collect::<Result<_, _>>()?;
-            self.stored = (0..layers).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
-            self.arrived = (0..layers).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
+            self.stored = (0..layers).map(|_| CudaEvent::new(context)).collect::<Result<_, _>>()?;
+            self.arrived = (0..layers).map(|_| CudaEvent::new(context)).collect::<Result<_, _>>()?;
             self.row_bytes = layout.row_bytes();
         }
         Ok(())

@@ -16,4 +16,4 @@ pub use error::DriverError;
 pub(crate) use launch::pair;
 pub use launch::{Arguments, Launch, Overlap};
 pub use module::{Function, Module};
-pub use stream::{Event, Stream};
+pub use stream::{CudaEvent, Stream};

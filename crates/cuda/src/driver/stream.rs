@@ -145,7 +145,7 @@ impl Stream {
     ///
     /// # Errors
     /// The driver's refusal.
-    pub fn wait(&self, event: &Event) -> Result<(), DriverError> {
+    pub fn wait(&self, event: &CudaEvent) -> Result<(), DriverError> {
         self.context.bind()?;
         // SAFETY: both handles live.
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) })
@@ -167,17 +167,17 @@ impl Drop for Stream {
 
 /// A place in a stream's order, with the time at which the device came there.
 #[derive(Debug)]
-pub struct Event {
+pub struct CudaEvent {
     context: Context,
     raw: sys::CUevent,
 }
 
 // SAFETY: the driver API is thread-safe, and every method binds the context first.
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as above.
-unsafe impl Sync for Event {}
+unsafe impl Sync for CudaEvent {}
 
-impl Event {
+impl CudaEvent {
     /// An event that no stream has recorded yet.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: created once in `new`.

@@ -12,7 +12,7 @@ pub mod rows;
 
 use std::sync::Arc;
 
-use crate::driver::{Arguments, Context, DeviceBuffer, DriverError, Event, Launch, Plain, Stream};
+use crate::driver::{Arguments, Context, CudaEvent, DeviceBuffer, DriverError, Launch, Plain, Stream};
 use crate::kernels::Kernels;
 
 /// `status` of a row in which nothing was found that is not finite.
@@ -96,7 +96,7 @@ impl Queue {
     }
 
     /// Puts `event` behind everything enqueued so far.
-    pub fn mark(&mut self, event: &Event) {
+    pub fn mark(&mut self, event: &CudaEvent) {
         let marked = event.record(&self.stream);
         self.note(marked);
     }
