@@ -45,11 +45,11 @@ const UNITS: &[Unit] = &[
 
 /// All kernels, loaded into a context.
 #[derive(Debug)]
-pub struct Kernels {
+pub struct GpuKernels {
     functions: HashMap<&'static str, Function>,
 }
 
-impl Kernels {
+impl GpuKernels {
     /// Loads every kernel; on other chips than Hopper the driver compiles them first, which takes seconds.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::activations::{DeviceActivations, Forms};
 use crate::device::{CudaDevice, CudaLimits, Gpu, device_error};
 use crate::driver::{Context, DeviceBuffer, DriverError};
 use crate::golden_pass::{self, Digests, GOLDEN};
-use crate::kernels::Kernels;
+use crate::kernels::GpuKernels;
 use crate::matrix::{DeviceMatrix, DeviceMatrixError};
 use crate::queue::matmul::QueueProduct;
 use crate::queue::quantise::{DeviceNorm, NormRows};
@@ -93,7 +93,7 @@ pub enum SelfTestError {
 ///
 /// # Errors
 /// [`SelfTestError`].
-pub fn self_test(context: &Context, kernels: Arc<Kernels>) -> Result<(), SelfTestError> {
+pub fn self_test(context: &Context, kernels: Arc<GpuKernels>) -> Result<(), SelfTestError> {
     let mut test = Test { queue: Queue::new(context, kernels)?, random: 0x9e37_79b9 };
     for ty in
         [WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::Q8_0, WeightType::Q5_1, WeightType::F16]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muser_cuda::driver::Plain;
-use muser_cuda::kernels::Kernels;
+use muser_cuda::kernels::GpuKernels;
 use muser_cuda::matrix::DeviceMatrixError;
 use muser_cuda::self_test::{SelfTestError, self_test};
 use muser_cuda::{Context, DeviceBuffer, DriverError, Queue};
@@ -68,7 +68,7 @@ impl World {
     /// If there is no such GPU, or it fails the test.
     pub fn open(ordinal: u32, repeats: usize) -> Result<Self, CudaError> {
         let context = Context::open(ordinal)?;
-        let kernels = Arc::new(Kernels::load(&context)?);
+        let kernels = Arc::new(GpuKernels::load(&context)?);
         self_test(&context, Arc::clone(&kernels))?;
         let queue = Queue::new(&context, kernels)?;
         let mut found = DeviceBuffer::new(&context, 2)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muser_cuda::driver::Plain;
-use muser_cuda::kernels::Kernels;
+use muser_cuda::kernels::GpuKernels;
 use muser_cuda::self_test::{SelfTestError, self_test};
 use muser_cuda::{Context, DeviceBuffer, Queue};
 
@@ -17,7 +17,7 @@ impl World {
     /// Opens GPU 0, which must pass its self-test.
     pub fn open() -> Result<Self, SelfTestError> {
         let context = Context::open(0)?;
-        let kernels = Arc::new(Kernels::load(&context)?);
+        let kernels = Arc::new(GpuKernels::load(&context)?);
         self_test(&context, Arc::clone(&kernels))?;
         Ok(Self { queue: Queue::new(&context, kernels)?, context })
     }

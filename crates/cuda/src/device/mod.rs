@@ -20,7 +20,7 @@ use muser_kernels::rope::RopeTable;
 use muser_model::{DeviceError, ModelSpec};
 
 use crate::driver::{Context, DeviceBuffer, DriverError, PinnedBuffer};
-use crate::kernels::Kernels;
+use crate::kernels::GpuKernels;
 use crate::queue::{FINE, Queue};
 use crate::self_test::{SelfTestError, self_test, test_model};
 
@@ -34,7 +34,7 @@ use step::StepState;
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Context,
-    kernels: Arc<Kernels>,
+    kernels: Arc<GpuKernels>,
 }
 
 impl Gpu {
@@ -44,7 +44,7 @@ impl Gpu {
     /// If there is no driver or no such GPU, or it cannot run the kernels, or it fails the test.
     pub fn open(ordinal: u32) -> Result<Self, SelfTestError> {
         let context = Context::open(ordinal)?;
-        let kernels = Arc::new(Kernels::load(&context)?);
+        let kernels = Arc::new(GpuKernels::load(&context)?);
         self_test(&context, Arc::clone(&kernels))?;
         let gpu = Self { context, kernels };
         test_model(&gpu)?;

@@ -13,7 +13,7 @@ pub mod rows;
 use std::sync::Arc;
 
 use crate::driver::{Arguments, Context, CudaEvent, DeviceBuffer, DriverError, Launch, Plain, Stream};
-use crate::kernels::Kernels;
+use crate::kernels::GpuKernels;
 
 /// `status` of a row in which nothing was found that is not finite.
 pub const FINE: u32 = u32::MAX;
@@ -31,7 +31,7 @@ pub struct Failures<'a> {
 #[derive(Debug)]
 pub struct Queue {
     stream: Stream,
-    kernels: Arc<Kernels>,
+    kernels: Arc<GpuKernels>,
     failed: Option<DriverError>,
     hand_over: HandOver,
 }
@@ -63,7 +63,7 @@ impl Queue {
     ///
     /// # Errors
     /// The driver's refusal.
-    pub fn new(context: &Context, kernels: Arc<Kernels>) -> Result<Self, DriverError> {
+    pub fn new(context: &Context, kernels: Arc<GpuKernels>) -> Result<Self, DriverError> {
         let stream = Stream::new(context)?;
         let hand_over = HandOver::new(&stream)?;
         Ok(Self { stream, kernels, failed: None, hand_over })

@@ -22,7 +22,6 @@ pub const SHARED: &[&str] = &[
     "Geometry",
     "Grant",
     "Identity",
-    "Kernels",
     "KeyError",
     "KeyFileError",
     "KeyState",
