@@ -9,7 +9,7 @@ mod prefill;
 mod scratch;
 mod standalone;
 
-pub use plan::{AttentionPlan, LayerPages, PlanLimits, StepSequence};
+pub use plan::{AttentionPlan, DeviceLayerPages, PlanLimits, StepSequence};
 pub use scratch::AttentionWorkspace;
 pub use standalone::{StandaloneSpec, StandaloneStep};
 

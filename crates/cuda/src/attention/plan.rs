@@ -260,13 +260,13 @@ impl Parts {
 
 /// A step's pages of one layer: the plan, and the layer's part of the table of device page addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct LayerPages<'a> {
+pub struct DeviceLayerPages<'a> {
     pub(crate) plan: &'a AttentionPlan,
     table: &'a DeviceBuffer<u64>,
     start: usize,
 }
 
-impl<'a> LayerPages<'a> {
+impl<'a> DeviceLayerPages<'a> {
     /// The layer whose part of `table` begins at entry `start`.
     ///
     /// # Safety

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
 
-use super::{AttentionPlan, AttentionWorkspace, LayerPages, PlanLimits, StepSequence};
+use super::{AttentionPlan, AttentionWorkspace, DeviceLayerPages, PlanLimits, StepSequence};
 use crate::driver::{DeviceBuffer, DriverError};
 use crate::queue::Queue;
 use crate::queue::pages::PageCopy;
@@ -85,18 +85,18 @@ impl StandaloneStep {
     }
 
     /// The pages and the plan.
-    pub fn layer(&self) -> LayerPages<'_> {
+    pub fn layer(&self) -> DeviceLayerPages<'_> {
         // SAFETY: the table holds an address for every visible page of the plan's sequences, each of a place of its own in the
         // slab, at a multiple of 256 bytes. Slab and table live as long as the result; freeing device memory waits for what
         // was enqueued.
-        unsafe { LayerPages::new(&self.plan, &self.table, 0) }
+        unsafe { DeviceLayerPages::new(&self.plan, &self.table, 0) }
     }
 
     /// The pages and the plan, and the scratch memory for attention.
-    pub fn layer_and_scratch(&mut self) -> (LayerPages<'_>, &mut AttentionWorkspace) {
+    pub fn layer_and_scratch(&mut self) -> (DeviceLayerPages<'_>, &mut AttentionWorkspace) {
         let Self { plan, scratch, table, .. } = self;
         // SAFETY: as in `layer`.
-        (unsafe { LayerPages::new(plan, table, 0) }, scratch)
+        (unsafe { DeviceLayerPages::new(plan, table, 0) }, scratch)
     }
 
     /// Fills pages `first..` of the table from canonical bytes.

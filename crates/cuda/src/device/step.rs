@@ -9,7 +9,7 @@ use muser_model::SequenceInput;
 use super::pages::{PageStore, key_of};
 use super::slots::PageSlots;
 use super::{CudaLimits, layout_of};
-use crate::attention::{AttentionPlan, AttentionWorkspace, LayerPages, PlanLimits, StepSequence};
+use crate::attention::{AttentionPlan, AttentionWorkspace, DeviceLayerPages, PlanLimits, StepSequence};
 use crate::driver::{Context, CudaEvent, DeviceBuffer, DriverError, PinnedBuffer, Stream};
 use crate::queue::Queue;
 use crate::queue::heads::RowBytes;
@@ -229,22 +229,22 @@ impl StepState {
     }
 
     /// Pages of layer `index` in this step, and the room for attention over them.
-    pub(super) fn layer_and_scratch(&mut self, index: usize) -> (LayerPages<'_>, &mut AttentionWorkspace) {
+    pub(super) fn layer_and_scratch(&mut self, index: usize) -> (DeviceLayerPages<'_>, &mut AttentionWorkspace) {
         let Self { plans, layers, table, stores, store, .. } = self;
         let layer = layers[index];
         // SAFETY: `begin` has put the address of every visible page there. Slots and table stay as they are until the next
         // step begins, which waits for this one; a page with pending rows belongs to one cache.
-        let pages = unsafe { LayerPages::new(&plans[layer.plan].plan, &table.device, layer.table_start) };
+        let pages = unsafe { DeviceLayerPages::new(&plans[layer.plan].plan, &table.device, layer.table_start) };
         (pages, &mut stores[*store].scratch)
     }
 
     /// Pages of layer `index`, and the place on the device for the canonical bytes of its new rows.
-    pub(super) fn layer_and_rows_out(&mut self, index: usize) -> (LayerPages<'_>, RowBytes<'_>) {
+    pub(super) fn layer_and_rows_out(&mut self, index: usize) -> (DeviceLayerPages<'_>, RowBytes<'_>) {
         let start = self.rows_out_range(index, 0).start;
         let Self { plans, layers, table, rows_out, .. } = self;
         let layer = layers[index];
         // SAFETY: as in `layer_and_scratch`.
-        let pages = unsafe { LayerPages::new(&plans[layer.plan].plan, &table.device, layer.table_start) };
+        let pages = unsafe { DeviceLayerPages::new(&plans[layer.plan].plan, &table.device, layer.table_start) };
         (pages, RowBytes { bytes: &mut rows_out.device, start })
     }
 

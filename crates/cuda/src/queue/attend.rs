@@ -4,7 +4,7 @@ use muser_kernels::attention::KvLayout;
 
 use super::heads::size_index;
 use super::{Failures, Queue, dimension};
-use crate::attention::{AttentionWorkspace, LayerPages, PREFILL_QUERIES, PrefillPlan, TILE_QUERIES};
+use crate::attention::{AttentionWorkspace, DeviceLayerPages, PREFILL_QUERIES, PrefillPlan, TILE_QUERIES};
 use crate::driver::{Arguments, DeviceBuffer, Launch, pair};
 
 /// Every kernel: for each layout, one per head size 32, 64, ... 256.
@@ -38,7 +38,7 @@ impl Queue {
     /// If a buffer is too short.
     pub fn attend(
         &mut self,
-        pages: &LayerPages<'_>,
+        pages: &DeviceLayerPages<'_>,
         queries: &DeviceBuffer<f32>,
         scratch: &mut AttentionWorkspace,
         out: &mut DeviceBuffer<f32>,
@@ -75,7 +75,7 @@ impl Queue {
         let launch =
             self.early(Launch::of(dimension(item_count), TEAM_THREADS).rows(dimension(kv_heads)).shared(shared_bytes));
         // SAFETY: the kernel's one parameter is this structure; the lengths were checked above, the items were made for the
-        // plan's rows, and the page table is the promise behind `LayerPages`.
+        // plan's rows, and the page table is the promise behind `DeviceLayerPages`.
         unsafe { self.launch(kernels[size_index(head_dim)], &launch, Arguments::new().structure(&fields)) };
 
         let mut merging = [0; 13];
@@ -111,7 +111,7 @@ impl Queue {
         let arguments = Arguments::new().structure(&fields);
         let launch = self.early(Launch::of(dimension(plan.page_count), TEAM_THREADS).rows(dimension(kv_heads)));
         // SAFETY: the kernel's one parameter is this structure; its buffers have room for the plan's pages and tiles, and the
-        // page table is the promise behind `LayerPages`.
+        // page table is the promise behind `DeviceLayerPages`.
         unsafe { self.launch("expand_pages", &launch, arguments) };
         let vectors = plan.tile_count * kv_heads * PREFILL_QUERIES;
         let launch = self.early(Launch::of(dimension(vectors.div_ceil(8)), TEAM_THREADS));

@@ -6,7 +6,7 @@ use muser_kernels::rope::RopeStyle;
 
 use super::quantise::DeviceNorm;
 use super::{Failures, Queue, dimension};
-use crate::attention::LayerPages;
+use crate::attention::DeviceLayerPages;
 use crate::driver::{Arguments, DeviceBuffer, Launch, pair};
 
 /// Head vectors per block, as in `kernels/heads.cu`.
@@ -115,7 +115,7 @@ impl Queue {
         &mut self,
         rows: &HeadRows<'_>,
         kinds: [HeadVectors<'_>; 3],
-        pages: &LayerPages<'_>,
+        pages: &DeviceLayerPages<'_>,
         row_bytes: Option<RowBytes<'_>>,
         failures: &mut Failures<'_>,
     ) {
@@ -140,7 +140,7 @@ impl Queue {
     /// If a buffer is too short.
     pub fn store_kv(
         &mut self,
-        pages: &LayerPages<'_>,
+        pages: &DeviceLayerPages<'_>,
         (keys, values): (&DeviceBuffer<f32>, &DeviceBuffer<f32>),
         row_bytes: Option<RowBytes<'_>>,
         failures: &mut Failures<'_>,
@@ -162,7 +162,7 @@ impl Queue {
         &mut self,
         placement: &[u64; PLACEMENT_SLOTS],
         heads: usize,
-        pages: &LayerPages<'_>,
+        pages: &DeviceLayerPages<'_>,
         row_bytes: Option<RowBytes<'_>>,
         failures: &mut Failures<'_>,
     ) {
@@ -186,7 +186,7 @@ impl Queue {
         let kernel = KERNELS[first + size_index(shape.head_dim())];
         let launch = self.early(Launch::of(dimension((rows * heads).div_ceil(HEAD_WARPS)), 256));
         // SAFETY: the kernel's one parameter is this structure; the lengths were checked by the callers, and the page table is
-        // the promise behind `LayerPages`.
+        // the promise behind `DeviceLayerPages`.
         unsafe { self.launch(kernel, &launch, Arguments::new().structure(&fields)) };
     }
 }

@@ -25,7 +25,6 @@ pub const SHARED: &[&str] = &[
     "KeyError",
     "KeyFileError",
     "KeyState",
-    "LayerPages",
     "Limits",
     "Matrix",
     "Message",
