@@ -43,7 +43,7 @@ pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<
     let hub = Hub::new(settings()?).map_err(Error::from)?;
     let network = if is_set("HF_HUB_OFFLINE") { Network::Offline } else { network };
     let mut progress = Progress::new(shown);
-    let mut watch = |event: muser_hub::Event<'_>| {
+    let mut watch = |event: muser_hub::PullEvent<'_>| {
         progress.hear(&event);
         ControlFlow::Continue(())
     };

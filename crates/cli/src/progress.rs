@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use muser_hub::Event;
+use muser_hub::PullEvent;
 
 use crate::output::{one_line, tell};
 
@@ -46,15 +46,15 @@ impl Progress {
     }
 
     /// Shows an event.
-    pub fn hear(&mut self, event: &Event<'_>) {
+    pub fn hear(&mut self, event: &PullEvent<'_>) {
         match event {
-            Event::Waiting { file } => self.notice(&format!("{file}: another process is fetching it; waiting")),
-            Event::Retrying { error, pause } => {
+            PullEvent::Waiting { file } => self.notice(&format!("{file}: another process is fetching it; waiting")),
+            PullEvent::Retrying { error, pause } => {
                 self.notice(&format!("{error}; trying again in {} s", pause.as_secs()));
             }
-            Event::Began { file, bytes, have } => self.begin(file, *bytes, *have),
-            Event::Received { have } => self.advance(*have),
-            Event::Idle => {}
+            PullEvent::Began { file, bytes, have } => self.begin(file, *bytes, *have),
+            PullEvent::Received { have } => self.advance(*have),
+            PullEvent::Idle => {}
         }
     }
 

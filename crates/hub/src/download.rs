@@ -10,7 +10,7 @@ use crate::client::{Answer, Client, Rest};
 use crate::digest::{Hasher, Sha256};
 use crate::error::Error;
 use crate::place::{Note, Place, begins_with};
-use crate::retry::{Event, Retries, Watch, tell};
+use crate::retry::{PullEvent, Retries, Watch, tell};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -105,7 +105,7 @@ fn already_there(job: &Job<'_>, watch: &mut Watch<'_>) -> Result<Option<Done>, E
 fn hash(hasher: &mut Hasher, file: &mut File, job: &Job<'_>, watch: &mut Watch<'_>) -> Result<(), Error> {
     let mut is_wanted = Ok(());
     let read = hasher.read(file, |_| {
-        is_wanted = tell(watch, Event::Idle);
+        is_wanted = tell(watch, PullEvent::Idle);
         is_wanted.is_ok()
     });
     read.map_err(Error::disk("read", &job.place.partial))?;
@@ -228,7 +228,7 @@ fn attempt(client: &Client, job: &Job<'_>, partial: &mut Partial<'_>, watch: &mu
     }
     partial.validator = answer.facts.validator().map(str::to_owned);
     let expected = job.bytes.or(stated);
-    tell(watch, Event::Began { file: job.file, bytes: expected, have: partial.have() })?;
+    tell(watch, PullEvent::Began { file: job.file, bytes: expected, have: partial.have() })?;
     take_body(answer.body.into_reader(), job, expected, partial, watch)?;
     Ok(Outcome::Whole)
 }
@@ -301,6 +301,6 @@ fn take_body(
             };
         }
         partial.write(&chunk[..count])?;
-        tell(watch, Event::Received { have: after })?;
+        tell(watch, PullEvent::Received { have: after })?;
     }
 }

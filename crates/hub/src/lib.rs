@@ -39,5 +39,5 @@ pub use file_name::{FileName, FileNameError};
 pub use listing::{ChoiceError, Listing, ListingError, Wanted};
 pub use pull::{CachedContent, Hub, Pulled, PulledFile, Request};
 pub use reference::{Quant, Reference, ReferenceError, RepoId, Revision};
-pub use retry::{Event, Watch};
+pub use retry::{PullEvent, Watch};
 pub use settings::{Proxy, Settings, SettingsError, Token, TokenError};

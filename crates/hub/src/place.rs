@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::digest::Sha256;
 use crate::error::Error;
-use crate::retry::{Event, Watch, pause, tell};
+use crate::retry::{PullEvent, Watch, pause, tell};
 
 /// Bytes of a note that are read.
 const NOTE_BYTES_MAX: u64 = 512;
@@ -91,7 +91,7 @@ impl Place {
                 Err(TryLockError::Error(reason)) => return Err(Error::disk("lock", &self.lock)(reason)),
             }
             if !is_told {
-                tell(watch, Event::Waiting { file })?;
+                tell(watch, PullEvent::Waiting { file })?;
                 is_told = true;
             }
             pause(LOCK_PAUSE, watch)?;

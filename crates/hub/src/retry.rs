@@ -14,7 +14,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(120);
 
 /// Progress event of a pull.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum PullEvent<'a> {
     /// Another process brings the same file; this one waits for it.
     Waiting {
         /// The file.
@@ -46,10 +46,10 @@ pub enum Event<'a> {
 }
 
 /// Callback for events; breaking cancels the pull. It is called at least once every stall timeout.
-pub type Watch<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+pub type Watch<'a> = dyn FnMut(PullEvent<'_>) -> ControlFlow<()> + 'a;
 
 /// Passes `event` to `watch`; [`Error::Stopped`] if it breaks.
-pub(crate) fn tell(watch: &mut Watch<'_>, event: Event<'_>) -> Result<(), Error> {
+pub(crate) fn tell(watch: &mut Watch<'_>, event: PullEvent<'_>) -> Result<(), Error> {
     match watch(event) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Error::Stopped),
@@ -63,7 +63,7 @@ pub(crate) fn pause(time: Duration, watch: &mut Watch<'_>) -> Result<(), Error> 
         let slice = left.min(IDLE);
         thread::sleep(slice);
         left -= slice;
-        tell(watch, Event::Idle)?;
+        tell(watch, PullEvent::Idle)?;
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ impl<'a> Retries<'a> {
             _ => Duration::ZERO,
         };
         let time = asked.max(*planned);
-        tell(watch, Event::Retrying { error: &error, pause: time })?;
+        tell(watch, PullEvent::Retrying { error: &error, pause: time })?;
         pause(time, watch)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use muser_hub::{Error, Event, ReferenceError, Sha256};
+use muser_hub::{Error, PullEvent, ReferenceError, Sha256};
 
 use crate::support::{Asked, Body, End, Reply, Server};
 use crate::{Home, content, request};
@@ -204,7 +204,7 @@ fn a_server_says_how_long_to_wait() {
     let home = Home::new(&server.url);
     let mut pauses = Vec::new();
     let pulled = home.hub().pull(&request(&format!("{}/m.gguf", server.url)), &mut |event| {
-        if let Event::Retrying { pause, .. } = event {
+        if let PullEvent::Retrying { pause, .. } = event {
             pauses.push(pause);
         }
         ControlFlow::Continue(())

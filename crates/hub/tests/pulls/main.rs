@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muser_hub::{Error, Event, Hub, Pulled, Request, Settings};
+use muser_hub::{Error, Hub, PullEvent, Pulled, Request, Settings};
 use tempfile::TempDir;
 
 /// A user with an empty home.
@@ -125,12 +125,12 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 /// The name of an event, for comparing what happened.
-fn name_of(event: &Event<'_>) -> &'static str {
+fn name_of(event: &PullEvent<'_>) -> &'static str {
     match event {
-        Event::Waiting { .. } => "waiting",
-        Event::Began { .. } => "began",
-        Event::Received { .. } => "received",
-        Event::Retrying { .. } => "retrying",
-        Event::Idle => "idle",
+        PullEvent::Waiting { .. } => "waiting",
+        PullEvent::Began { .. } => "began",
+        PullEvent::Received { .. } => "received",
+        PullEvent::Retrying { .. } => "retrying",
+        PullEvent::Idle => "idle",
     }
 }

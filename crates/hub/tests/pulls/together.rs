@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use muser_hub::{Error, Event};
+use muser_hub::{Error, PullEvent};
 
 use crate::support::hub::FakeHub;
 use crate::support::{Body, Gate, Reply, Server};
@@ -33,7 +33,7 @@ fn of_two_pulls_of_one_file_one_waits_and_then_has_it() {
         let mut events = Vec::new();
         let second = home.hub().pull(&request("user/repo"), &mut |event| {
             events.push(name_of(&event));
-            if let Event::Waiting { file } = event {
+            if let PullEvent::Waiting { file } = event {
                 assert_eq!(file, "m.gguf");
                 gate.open();
             }
@@ -88,7 +88,7 @@ fn a_stopped_pull_keeps_what_came_and_the_next_goes_on() {
     let wanted = request(&format!("{}/m.gguf", server.url));
     let mut had = 0;
     let stopped = home.hub().pull(&wanted, &mut |event| match event {
-        Event::Received { have } if have >= 300_000 => {
+        PullEvent::Received { have } if have >= 300_000 => {
             had = have;
             ControlFlow::Break(())
         }
@@ -99,7 +99,7 @@ fn a_stopped_pull_keeps_what_came_and_the_next_goes_on() {
     assert_eq!((kept.len() as u64, &kept[..]), (had, &whole[..kept.len()]));
     let began = Mutex::new(Vec::new());
     let pulled = home.hub().pull(&wanted, &mut |event| {
-        if let Event::Began { bytes, have, .. } = event {
+        if let PullEvent::Began { bytes, have, .. } = event {
             began.lock().unwrap().push((bytes, have));
         }
         ControlFlow::Continue(())

@@ -14,7 +14,6 @@ pub const SHARED: &[&str] = &[
     "ConfigError",
     "Cost",
     "Difference",
-    "Event",
     "Failure",
     "Fault",
     "Form",
