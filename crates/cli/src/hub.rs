@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use muser_hub::{CachedContent, Error, Hub, Proxy, Pulled, Reference, Request, Settings, Token};
+use muser_hub::{CachedContent, Error, Hub, Proxy, PullRequest, Pulled, Reference, Settings, Token};
 use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
@@ -39,7 +39,7 @@ pub enum Network {
 /// The files that `request` is about, brought if need be, and found to be a model.
 ///
 /// A signal may end the process at any moment: what came until then is kept, and the next pull goes on from there.
-pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<Pulled, Failure> {
+pub fn model_files(request: &PullRequest, network: Network, shown: Shown) -> Result<Pulled, Failure> {
     let hub = Hub::new(settings()?).map_err(Error::from)?;
     let network = if is_set("HF_HUB_OFFLINE") { Network::Offline } else { network };
     let mut progress = Progress::new(shown);
@@ -57,7 +57,7 @@ pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<
         Ok(_) => Ok(pulled),
         Err(reason) if network != Network::Offline && pulled.files.iter().any(|file| file.from_cache) => {
             tell(format_args!("{reason}; it is asked for again"));
-            let doubting = Request { cached: CachedContent::Doubted, ..request.clone() };
+            let doubting = PullRequest { cached: CachedContent::Doubted, ..request.clone() };
             let pulled = hub.pull(&doubting, &mut watch)?;
             ModelFiles::open(&pulled.files[0].path)?;
             Ok(pulled)
@@ -68,7 +68,7 @@ pub fn model_files(request: &Request, network: Network, shown: Shown) -> Result<
 
 /// The model that a flag names: the cached file, downloaded first if it is absent.
 pub fn model_from_hub(reference: &Reference, args: &HubArgs) -> Result<PathBuf, Failure> {
-    let request = Request {
+    let request = PullRequest {
         reference: reference.clone(),
         file: args.hf_file.clone(),
         revision: None,

@@ -37,7 +37,7 @@ pub use digest::{Sha256, Sha256Error, sha256_of_file};
 pub use error::Error;
 pub use file_name::{FileName, FileNameError};
 pub use listing::{ChoiceError, Listing, ListingError, Wanted};
-pub use pull::{CachedContent, Hub, Pulled, PulledFile, Request};
+pub use pull::{CachedContent, Hub, PullRequest, Pulled, PulledFile};
 pub use reference::{Quant, Reference, ReferenceError, RepoId, Revision};
 pub use retry::{PullEvent, Watch};
 pub use settings::{Proxy, Settings, SettingsError, Token, TokenError};

@@ -22,7 +22,7 @@ pub struct Hub {
 
 /// One pull: the model, and options that select and verify its files.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct PullRequest {
     /// The model.
     pub reference: Reference,
     /// The file in the repository; chosen by quantisation otherwise.
@@ -77,7 +77,7 @@ pub struct PulledFile {
     pub from_cache: bool,
 }
 
-impl Request {
+impl PullRequest {
     /// A request without any of the options.
     pub fn new(reference: Reference) -> Self {
         let (magic, cached) = (&[], CachedContent::Believed);
@@ -98,7 +98,7 @@ impl Hub {
     ///
     /// # Errors
     /// If the request is wrong, or the files cannot be downloaded or written. Bytes received are kept for the next pull.
-    pub fn pull(&self, request: &Request, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
+    pub fn pull(&self, request: &PullRequest, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
         match &request.reference {
             Reference::Address(address) => self.pull_address(address, request, watch),
             Reference::Repo { id, quant } => self.pull_repo(id, wanted(quant.as_ref(), request)?, request, watch),
@@ -109,7 +109,7 @@ impl Hub {
     ///
     /// # Errors
     /// If the request is wrong, a file is not here, or is not the one with the digest asked for.
-    pub fn cached(&self, request: &Request) -> Result<Pulled, Error> {
+    pub fn cached(&self, request: &PullRequest) -> Result<Pulled, Error> {
         if let Some(output) = &request.output {
             return cached_output(output, request);
         }
@@ -132,9 +132,9 @@ impl Hub {
     ///
     /// # Errors
     /// As [`Self::pull`].
-    pub fn cached_or_pull(&self, request: &Request, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
+    pub fn cached_or_pull(&self, request: &PullRequest, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
         let mut certain = request.clone();
-        if let Request { reference: Reference::Repo { quant, .. }, file: None, .. } = &mut certain {
+        if let PullRequest { reference: Reference::Repo { quant, .. }, file: None, .. } = &mut certain {
             quant.get_or_insert_with(Quant::default_choice);
         }
         match self.cached(&certain) {
@@ -143,7 +143,7 @@ impl Hub {
         }
     }
 
-    fn pull_address(&self, address: &Address, request: &Request, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
+    fn pull_address(&self, address: &Address, request: &PullRequest, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
         let mut files = Vec::new();
         for (name, path) in self.address_files(address, request)? {
             let place = self.place(request, |downloads| Place::in_cache(&path, None, downloads))?;
@@ -170,7 +170,7 @@ impl Hub {
         &self,
         repo: &RepoId,
         wanted: Wanted<'_>,
-        request: &Request,
+        request: &PullRequest,
         watch: &mut Watch<'_>,
     ) -> Result<Pulled, Error> {
         let revision = request.revision.clone().unwrap_or_default();
@@ -195,7 +195,7 @@ impl Hub {
         &self,
         file: RepoFile<'_>,
         cache: &RepoCache,
-        request: &Request,
+        request: &PullRequest,
         watch: &mut Watch<'_>,
     ) -> Result<PulledFile, Error> {
         let RepoFile { repo, commit, name } = file;
@@ -235,7 +235,11 @@ impl Hub {
     }
 
     /// Location of the file: the user's output path, or else the one that `in_cache` gives.
-    fn place(&self, request: &Request, in_cache: impl FnOnce(&Path) -> Result<Place, Error>) -> Result<Place, Error> {
+    fn place(
+        &self,
+        request: &PullRequest,
+        in_cache: impl FnOnce(&Path) -> Result<Place, Error>,
+    ) -> Result<Place, Error> {
         let downloads = &self.client.settings.downloads;
         match &request.output {
             Some(output) => Place::of_user(output, downloads),
@@ -247,7 +251,7 @@ impl Hub {
     fn address_files(
         &self,
         address: &Address,
-        request: &Request,
+        request: &PullRequest,
     ) -> Result<Vec<(Option<FileName>, PathBuf)>, ReferenceError> {
         if request.file.is_some() {
             return Err(ReferenceError::OnlyForRepositories("file name"));
@@ -269,7 +273,7 @@ impl Hub {
         Ok(names.into_iter().map(|name| (Some(name.clone()), folder.join(name.to_path()))).collect())
     }
 
-    fn cached_address(&self, address: &Address, request: &Request) -> Result<Vec<PathBuf>, Error> {
+    fn cached_address(&self, address: &Address, request: &PullRequest) -> Result<Vec<PathBuf>, Error> {
         let paths: Vec<PathBuf> = self.address_files(address, request)?.into_iter().map(|(_, path)| path).collect();
         match paths.iter().find(|path| !path.is_file()) {
             Some(path) => {
@@ -279,7 +283,7 @@ impl Hub {
         }
     }
 
-    fn cached_repo(&self, repo: &RepoId, wanted: Wanted<'_>, request: &Request) -> Result<Vec<PathBuf>, Error> {
+    fn cached_repo(&self, repo: &RepoId, wanted: Wanted<'_>, request: &PullRequest) -> Result<Vec<PathBuf>, Error> {
         let revision = request.revision.clone().unwrap_or_default();
         let cache = RepoCache::new(&self.client.settings.hub_cache, repo);
         let name = format!("{repo} at {}", revision.as_str());
@@ -305,7 +309,7 @@ fn not_cached(wanted: String, cache: &RepoCache) -> Error {
 }
 
 /// Selection rule of a request; a quantisation together with a file name is an error.
-fn wanted<'a>(quant: Option<&'a Quant>, request: &'a Request) -> Result<Wanted<'a>, ReferenceError> {
+fn wanted<'a>(quant: Option<&'a Quant>, request: &'a PullRequest) -> Result<Wanted<'a>, ReferenceError> {
     match (quant, &request.file) {
         (Some(quant), Some(file)) => Err(ReferenceError::QuantAndFile { quant: quant.clone(), file: file.to_string() }),
         (Some(quant), None) => Ok(Wanted::Quant(quant)),
@@ -320,18 +324,18 @@ fn choose(listing: &Listing, wanted: Wanted<'_>, repo: &RepoId, revision: &Revis
 }
 
 /// A path or a digest is one file's.
-fn check_one_file(request: &Request, parts: usize) -> Result<(), ReferenceError> {
+fn check_one_file(request: &PullRequest, parts: usize) -> Result<(), ReferenceError> {
     let only = |what| Err(ReferenceError::OnlyForOneFile { parts, what });
     match request {
         _ if parts <= 1 => Ok(()),
-        Request { output: Some(_), .. } => only("the output path"),
-        Request { sha256: Some(_), .. } => only("the SHA-256 digest"),
+        PullRequest { output: Some(_), .. } => only("the output path"),
+        PullRequest { sha256: Some(_), .. } => only("the SHA-256 digest"),
         _ => Ok(()),
     }
 }
 
 /// The file that the user names. It may be anything: only a digest can say that it is what is wanted.
-fn cached_output(output: &Path, request: &Request) -> Result<Pulled, Error> {
+fn cached_output(output: &Path, request: &PullRequest) -> Result<Pulled, Error> {
     if request.sha256.is_none() || !output.is_file() {
         return Err(Error::NotCached { wanted: "a file of known digest".into(), folder: output.into() });
     }
@@ -339,7 +343,7 @@ fn cached_output(output: &Path, request: &Request) -> Result<Pulled, Error> {
 }
 
 /// A file that is here, with the digest that is asked for.
-fn cached_file(path: PathBuf, request: &Request) -> Result<PulledFile, Error> {
+fn cached_file(path: PathBuf, request: &PullRequest) -> Result<PulledFile, Error> {
     let bytes = path.metadata().map_err(Error::disk("read", &path))?.len();
     if let Some(expected) = request.sha256 {
         let found = sha256_of_file(&path).map_err(Error::disk("read", &path))?;

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use muser_hub::{CachedContent, FileName, Pulled, PulledFile, Reference, Request, Revision, Sha256, sha256_of_file};
+use muser_hub::{
+    CachedContent, FileName, PullRequest, Pulled, PulledFile, Reference, Revision, Sha256, sha256_of_file,
+};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -43,7 +45,7 @@ pub struct PullArgs {
 
 /// Runs the command.
 pub fn run(args: &PullArgs) -> Result<(), Failure> {
-    let request = Request {
+    let request = PullRequest {
         reference: args.reference.clone(),
         file: args.hf_file.clone(),
         revision: args.revision.clone(),

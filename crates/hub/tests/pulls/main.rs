@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muser_hub::{Error, Hub, PullEvent, Pulled, Request, Settings};
+use muser_hub::{Error, Hub, PullEvent, PullRequest, Pulled, Settings};
 use tempfile::TempDir;
 
 /// A user with an empty home.
@@ -47,13 +47,13 @@ impl Home {
         self.folder.path()
     }
 
-    fn pull(&self, request: &Request) -> Result<Pulled, Error> {
+    fn pull(&self, request: &PullRequest) -> Result<Pulled, Error> {
         self.hub().pull(request, &mut |_| ControlFlow::Continue(()))
     }
 
     /// The bytes of the one file that a pull brings.
     #[track_caller]
-    fn bytes(&self, request: &Request) -> Vec<u8> {
+    fn bytes(&self, request: &PullRequest) -> Vec<u8> {
         let pulled = self.pull(request).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(pulled.files.len(), 1);
         let bytes = fs::read(&pulled.files[0].path).unwrap();
@@ -64,7 +64,7 @@ impl Home {
 
     /// The error of a pull, which must not have named any file.
     #[track_caller]
-    fn refused(&self, request: &Request) -> Error {
+    fn refused(&self, request: &PullRequest) -> Error {
         let Err(error) = self.pull(request) else { panic!("the pull was accepted") };
         assert_eq!(self.whole_files(), [""; 0], "{error}");
         error
@@ -114,8 +114,8 @@ fn gather(folder: &Path, prefix: &str, found: &mut Vec<String>) {
     }
 }
 
-fn request(reference: &str) -> Request {
-    Request::new(reference.parse().unwrap())
+fn request(reference: &str) -> PullRequest {
+    PullRequest::new(reference.parse().unwrap())
 }
 
 /// Bytes that no two places of a file share.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use muser_hub::{CachedContent, ChoiceError, Error, Quant, ReferenceError, Request, Sha256};
+use muser_hub::{CachedContent, ChoiceError, Error, PullRequest, Quant, ReferenceError, Sha256};
 
 use crate::support::hub::{COMMIT, FakeHub, listing};
 use crate::support::{Asked, Reply, Server};
@@ -187,7 +187,7 @@ fn a_file_that_is_not_there_is_answered_with_those_that_are() {
     assert!(home.refused(&named).to_string().contains("there is no GGUF file \"b.gguf\""));
     named.file = Some("a.gguf".parse().unwrap());
     assert_eq!(home.bytes(&named), b"y");
-    let both = muser_hub::Request { file: named.file, ..request("user/repo:Q8_0") };
+    let both = muser_hub::PullRequest { file: named.file, ..request("user/repo:Q8_0") };
     let quant: Quant = "q8_0".parse().unwrap();
     let refused = home.pull(&both).unwrap_err();
     assert!(
@@ -256,7 +256,7 @@ fn what_does_not_begin_as_it_should_never_gets_the_models_name_and_is_asked_for_
     let (page, model) = (b"<!DOCTYPE html><title>blocked".as_slice(), [b"GGUF", content(3000).as_slice()].concat());
     let proxied = FakeHub::start(&[("m.gguf", page)]);
     let mut home = Home::new(&proxied.hub.url);
-    let asked = Request { magic: b"GGUF", ..request("user/repo") };
+    let asked = PullRequest { magic: b"GGUF", ..request("user/repo") };
     let refused = home.refused(&asked);
     assert!(matches!(refused, Error::Magic { .. }), "{refused}");
     assert_eq!(
@@ -265,8 +265,8 @@ fn what_does_not_begin_as_it_should_never_gets_the_models_name_and_is_asked_for_
     );
     assert_eq!(home.partial_files(), [""; 0]);
     // One that an earlier pull, or the hub's own client, kept under the model's name.
-    let by_quant = Request { file: Some("m.gguf".parse().unwrap()), ..asked };
-    let kept = home.pull(&Request { magic: b"", ..by_quant.clone() }).unwrap();
+    let by_quant = PullRequest { file: Some("m.gguf".parse().unwrap()), ..asked };
+    let kept = home.pull(&PullRequest { magic: b"", ..by_quant.clone() }).unwrap();
     assert_eq!(fs::read(&kept.files[0].path).unwrap(), page);
     assert!(matches!(home.hub().cached(&by_quant), Err(Error::NotCached { .. })));
     let healthy = FakeHub::start(&[("m.gguf", &model)]);
@@ -285,7 +285,7 @@ fn a_cached_file_that_is_doubted_is_read_and_brought_again_unless_its_digest_is_
     let whole = content(3000);
     let fake = FakeHub::start(&[("m.gguf", &whole)]);
     let home = Home::new(&fake.hub.url);
-    let doubting = Request { cached: CachedContent::Doubted, ..request("user/repo") };
+    let doubting = PullRequest { cached: CachedContent::Doubted, ..request("user/repo") };
     let path = home.pull(&doubting).unwrap().files.remove(0).path;
     assert!(home.pull(&doubting).unwrap().files[0].from_cache);
     let mut other = whole.clone();
@@ -296,6 +296,6 @@ fn a_cached_file_that_is_doubted_is_read_and_brought_again_unless_its_digest_is_
     let address = format!("{}/{}", fake.storage.url, Sha256::of(&whole));
     let path = home.pull(&request(&address)).unwrap().files.remove(0).path;
     fs::write(&path, &other).unwrap();
-    let doubting = Request { cached: CachedContent::Doubted, ..request(&address) };
+    let doubting = PullRequest { cached: CachedContent::Doubted, ..request(&address) };
     assert_eq!(home.bytes(&doubting), whole);
 }
