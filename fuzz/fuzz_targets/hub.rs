@@ -8,7 +8,7 @@ use std::path::Component;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use muser_hub::{FileName, Listing, Reference, Revision, Sha256, Wanted};
+use muser_hub::{FileName, Listing, Reference, Revision, Sha256, FileChoice};
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
@@ -36,10 +36,10 @@ fuzz_target!(|input: Input| {
     let formed = format!("{{\"sha\":\"{}\",\"siblings\":[{siblings}]}}", "0a".repeat(20));
     for answer in [input.answer, formed.as_bytes()] {
         let Ok(listing) = Listing::parse(answer) else { continue };
-        let mut wanted = vec![Wanted::Default];
-        wanted.extend(file.as_ref().map(Wanted::File));
+        let mut wanted = vec![FileChoice::Default];
+        wanted.extend(file.as_ref().map(FileChoice::File));
         if let Some(Reference::Repo { quant: Some(quant), .. }) = &reference {
-            wanted.push(Wanted::Quant(quant));
+            wanted.push(FileChoice::Quant(quant));
         }
         for wanted in wanted {
             for chosen in listing.choose(wanted).unwrap_or_default() {

@@ -36,7 +36,7 @@ pub use client::RedirectFault;
 pub use digest::{Sha256, Sha256Error, sha256_of_file};
 pub use error::Error;
 pub use file_name::{FileName, FileNameError};
-pub use listing::{ChoiceError, Listing, ListingError, Wanted};
+pub use listing::{ChoiceError, FileChoice, Listing, ListingError};
 pub use pull::{CachedContent, Hub, PullRequest, Pulled, PulledFile};
 pub use reference::{Quant, Reference, ReferenceError, RepoId, Revision};
 pub use retry::{PullEvent, Watch};

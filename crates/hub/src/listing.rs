@@ -39,7 +39,7 @@ pub enum ListingError {
 
 /// Rule for choosing a model's file.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted<'a> {
+pub enum FileChoice<'a> {
     /// Q4_K_M if there is one, else the first by name.
     Default,
     /// The first by name of this quantisation.
@@ -116,19 +116,19 @@ impl Listing {
     ///
     /// # Errors
     /// If no file is what is wanted, or a part of it is missing.
-    pub fn choose(&self, wanted: Wanted<'_>) -> Result<Vec<FileName>, ChoiceError> {
+    pub fn choose(&self, wanted: FileChoice<'_>) -> Result<Vec<FileName>, ChoiceError> {
         let available = || self.files.clone();
         if self.files.is_empty() {
             return Err(ChoiceError::NoGguf);
         }
         let first_of = |quant: &Quant| self.models().find(|file| quant.is_in(file.as_str()));
         let (chosen, description) = match wanted {
-            Wanted::Default => {
+            FileChoice::Default => {
                 let chosen = first_of(&Quant::default_choice()).or_else(|| self.models().next());
                 (chosen.or(self.files.first()), "that is a model".to_owned())
             }
-            Wanted::Quant(quant) => (first_of(quant), format!("of the quantisation {quant}")),
-            Wanted::File(name) => (self.files.iter().find(|file| *file == name), format!("{:?}", name.as_str())),
+            FileChoice::Quant(quant) => (first_of(quant), format!("of the quantisation {quant}")),
+            FileChoice::File(name) => (self.files.iter().find(|file| *file == name), format!("{:?}", name.as_str())),
         };
         let Some(chosen) = chosen else {
             return Err(ChoiceError::NoMatch { wanted: description, available: available() });
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn chosen(names: &[&str], wanted: Wanted<'_>) -> Vec<String> {
+    fn chosen(names: &[&str], wanted: FileChoice<'_>) -> Vec<String> {
         listing(names).choose(wanted).unwrap().iter().map(FileName::to_string).collect()
     }
 
@@ -174,43 +174,44 @@ mod tests {
     #[test]
     fn without_a_quantisation_q4_k_m_is_taken_or_the_first_by_name() {
         let names = ["m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-IQ2_M.gguf", "README.md"];
-        assert_eq!(chosen(&names, Wanted::Default), ["m-Q4_K_M.gguf"]);
-        assert_eq!(chosen(&["z.gguf", "b/Q8_0.gguf", "c.gguf"], Wanted::Default), ["b/Q8_0.gguf"]);
+        assert_eq!(chosen(&names, FileChoice::Default), ["m-Q4_K_M.gguf"]);
+        assert_eq!(chosen(&["z.gguf", "b/Q8_0.gguf", "c.gguf"], FileChoice::Default), ["b/Q8_0.gguf"]);
         let beside = ["imatrix.gguf", "mmproj-m-Q4_K_M.gguf", "n.gguf"];
-        assert_eq!(chosen(&beside, Wanted::Default), ["n.gguf"]);
-        assert_eq!(chosen(&beside[..2], Wanted::Default), ["imatrix.gguf"]);
+        assert_eq!(chosen(&beside, FileChoice::Default), ["n.gguf"]);
+        assert_eq!(chosen(&beside[..2], FileChoice::Default), ["imatrix.gguf"]);
     }
 
     #[test]
     fn a_quantisation_or_a_name_chooses_the_file() {
         let names = ["m-Q4_K_S.gguf", "m-Q4_K_M.gguf", "m-q8_0.gguf", "mmproj-Q8_0.gguf"];
-        assert_eq!(chosen(&names, Wanted::Quant(&quant("q4_k_s"))), ["m-Q4_K_S.gguf"]);
-        assert_eq!(chosen(&names, Wanted::Quant(&quant("Q8_0"))), ["m-q8_0.gguf"]);
-        assert_eq!(chosen(&names, Wanted::File(&names[3].parse().unwrap())), ["mmproj-Q8_0.gguf"]);
+        assert_eq!(chosen(&names, FileChoice::Quant(&quant("q4_k_s"))), ["m-Q4_K_S.gguf"]);
+        assert_eq!(chosen(&names, FileChoice::Quant(&quant("Q8_0"))), ["m-q8_0.gguf"]);
+        assert_eq!(chosen(&names, FileChoice::File(&names[3].parse().unwrap())), ["mmproj-Q8_0.gguf"]);
     }
 
     #[test]
     fn a_split_model_is_all_its_parts_in_order() {
         let parts = ["Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf"];
         let names = [parts[1], "z.gguf", parts[0]];
-        assert_eq!(chosen(&names, Wanted::Quant(&quant("Q8_0"))), parts);
-        assert_eq!(chosen(&names, Wanted::File(&parts[1].parse().unwrap())), parts);
-        assert_eq!(chosen(&names, Wanted::Default), parts);
-        let refused = listing(&[parts[0], "z.gguf"]).choose(Wanted::Default).unwrap_err();
+        assert_eq!(chosen(&names, FileChoice::Quant(&quant("Q8_0"))), parts);
+        assert_eq!(chosen(&names, FileChoice::File(&parts[1].parse().unwrap())), parts);
+        assert_eq!(chosen(&names, FileChoice::Default), parts);
+        let refused = listing(&[parts[0], "z.gguf"]).choose(FileChoice::Default).unwrap_err();
         assert!(matches!(&refused, ChoiceError::PartMissing { part, .. } if part.as_str() == parts[1]), "{refused}");
     }
 
     #[test]
     fn a_choice_that_is_not_there_lists_what_is() {
-        let refused = listing(&["b.gguf", "a-Q8_0.gguf", "c.bin"]).choose(Wanted::Quant(&quant("Q2_K"))).unwrap_err();
+        let refused =
+            listing(&["b.gguf", "a-Q8_0.gguf", "c.bin"]).choose(FileChoice::Quant(&quant("Q2_K"))).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "there is no GGUF file of the quantisation Q2_K; there are: a-Q8_0.gguf, b.gguf"
         );
-        assert_eq!(listing(&["c.bin"]).choose(Wanted::Default), Err(ChoiceError::NoGguf));
+        assert_eq!(listing(&["c.bin"]).choose(FileChoice::Default), Err(ChoiceError::NoGguf));
         let many: Vec<String> = (0..45).map(|number| format!("{number:02}.gguf")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let refused = listing(&many).choose(Wanted::File(&"x.gguf".parse().unwrap())).unwrap_err().to_string();
+        let refused = listing(&many).choose(FileChoice::File(&"x.gguf".parse().unwrap())).unwrap_err().to_string();
         assert!(refused.contains("\"x.gguf\"") && refused.ends_with("39.gguf and 5 more"), "{refused}");
     }
 

@@ -9,7 +9,7 @@ use crate::digest::{Sha256, sha256_of_file};
 use crate::download::{Done, Job, Naming, fetch};
 use crate::error::Error;
 use crate::file_name::FileName;
-use crate::listing::{Listing, Wanted};
+use crate::listing::{FileChoice, Listing};
 use crate::place::{Place, begins_with};
 use crate::reference::{Quant, Reference, ReferenceError, RepoId, Revision};
 use crate::retry::{Watch, with_retries};
@@ -169,7 +169,7 @@ impl Hub {
     fn pull_repo(
         &self,
         repo: &RepoId,
-        wanted: Wanted<'_>,
+        wanted: FileChoice<'_>,
         request: &PullRequest,
         watch: &mut Watch<'_>,
     ) -> Result<Pulled, Error> {
@@ -283,7 +283,7 @@ impl Hub {
         }
     }
 
-    fn cached_repo(&self, repo: &RepoId, wanted: Wanted<'_>, request: &PullRequest) -> Result<Vec<PathBuf>, Error> {
+    fn cached_repo(&self, repo: &RepoId, wanted: FileChoice<'_>, request: &PullRequest) -> Result<Vec<PathBuf>, Error> {
         let revision = request.revision.clone().unwrap_or_default();
         let cache = RepoCache::new(&self.client.settings.hub_cache, repo);
         let name = format!("{repo} at {}", revision.as_str());
@@ -309,16 +309,21 @@ fn not_cached(wanted: String, cache: &RepoCache) -> Error {
 }
 
 /// Selection rule of a request; a quantisation together with a file name is an error.
-fn wanted<'a>(quant: Option<&'a Quant>, request: &'a PullRequest) -> Result<Wanted<'a>, ReferenceError> {
+fn wanted<'a>(quant: Option<&'a Quant>, request: &'a PullRequest) -> Result<FileChoice<'a>, ReferenceError> {
     match (quant, &request.file) {
         (Some(quant), Some(file)) => Err(ReferenceError::QuantAndFile { quant: quant.clone(), file: file.to_string() }),
-        (Some(quant), None) => Ok(Wanted::Quant(quant)),
-        (None, Some(file)) => Ok(Wanted::File(file)),
-        (None, None) => Ok(Wanted::Default),
+        (Some(quant), None) => Ok(FileChoice::Quant(quant)),
+        (None, Some(file)) => Ok(FileChoice::File(file)),
+        (None, None) => Ok(FileChoice::Default),
     }
 }
 
-fn choose(listing: &Listing, wanted: Wanted<'_>, repo: &RepoId, revision: &Revision) -> Result<Vec<FileName>, Error> {
+fn choose(
+    listing: &Listing,
+    wanted: FileChoice<'_>,
+    repo: &RepoId,
+    revision: &Revision,
+) -> Result<Vec<FileName>, Error> {
     let refused = |reason| Error::Choice { repo: repo.to_string(), revision: revision.as_str().into(), reason };
     listing.choose(wanted).map_err(refused)
 }

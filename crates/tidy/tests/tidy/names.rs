@@ -41,7 +41,6 @@ pub const SHARED: &[&str] = &[
     "SequenceRows",
     "Trial",
     "Verdict",
-    "Wanted",
 ];
 
 /// Keywords that begin the definition of a type.
