@@ -12,11 +12,11 @@ use crate::file_name::FileName;
 ///
 /// Shown without what follows `?`, since that may hold a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address(Uri);
+pub struct HttpAddress(Uri);
 
-/// Parse error of an [`Address`].
+/// Parse error of an [`HttpAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+pub enum HttpAddressError {
     /// Not an absolute address with a host.
     #[error("{0:?} is not a whole address, like https://host/file.gguf")]
     Malformed(String),
@@ -36,18 +36,18 @@ pub(crate) struct Origin {
     port: u16,
 }
 
-impl FromStr for Address {
-    type Err = AddressError;
+impl FromStr for HttpAddress {
+    type Err = HttpAddressError;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    fn from_str(text: &str) -> Result<Self, HttpAddressError> {
         let uri: Uri = text.parse().map_err(|_| malformed(text))?;
         let scheme = uri.scheme().ok_or_else(|| malformed(text))?;
         if *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS {
-            return Err(AddressError::Scheme(scheme.to_string()));
+            return Err(HttpAddressError::Scheme(scheme.to_string()));
         }
         let authority = uri.authority().ok_or_else(|| malformed(text))?;
         if authority.as_str().contains('@') {
-            return Err(AddressError::UserName);
+            return Err(HttpAddressError::UserName);
         }
         let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(|digits| digits.parse::<u16>().is_ok());
@@ -58,15 +58,15 @@ impl FromStr for Address {
     }
 }
 
-/// [`AddressError::Malformed`] with at most 200 characters of the text, without what may be a secret: the query, and all that
+/// [`HttpAddressError::Malformed`] with at most 200 characters of the text, without what may be a secret: the query, and all that
 /// stands before an `@`.
-fn malformed(text: &str) -> AddressError {
+fn malformed(text: &str) -> HttpAddressError {
     let without_query = text.split('?').next().unwrap_or_default();
     let shown = without_query.rsplit('@').next().unwrap_or_default();
-    AddressError::Malformed(shown.chars().take(200).collect())
+    HttpAddressError::Malformed(shown.chars().take(200).collect())
 }
 
-impl Address {
+impl HttpAddress {
     /// The address as a request needs it.
     pub(crate) fn uri(&self) -> &Uri {
         &self.0
@@ -79,7 +79,7 @@ impl Address {
     }
 
     /// Resolves the `Location` of a redirect against this address.
-    pub(crate) fn join(&self, location: &str) -> Result<Self, AddressError> {
+    pub(crate) fn join(&self, location: &str) -> Result<Self, HttpAddressError> {
         let scheme = self.0.scheme_str().unwrap_or("http");
         let authority = self.0.authority().map_or("", |authority| authority.as_str());
         if let Some(rest) = location.strip_prefix("//") {
@@ -99,7 +99,7 @@ impl Address {
     }
 
     /// The address of `path`, which is encoded already, below this one.
-    pub(crate) fn below(&self, path: &str) -> Result<Self, AddressError> {
+    pub(crate) fn below(&self, path: &str) -> Result<Self, HttpAddressError> {
         let base = self.to_string();
         format!("{}/{path}", base.trim_end_matches('/')).parse()
     }
@@ -113,7 +113,7 @@ impl Address {
     }
 
     /// The address of the file `name` beside this one, with the same query.
-    pub(crate) fn beside(&self, name: &FileName) -> Result<Self, AddressError> {
+    pub(crate) fn beside(&self, name: &FileName) -> Result<Self, HttpAddressError> {
         let path = self.0.path();
         let folder = &path[..=path.rfind('/').unwrap_or(0)];
         let query = self.0.query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -131,7 +131,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for HttpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let authority = self.0.authority().map_or("", |authority| authority.as_str());
         write!(f, "{}://{authority}{}", self.0.scheme_str().unwrap_or("http"), self.0.path())
@@ -180,7 +180,7 @@ pub(crate) fn hex_digit(digit: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn address(text: &str) -> Address {
+    fn address(text: &str) -> HttpAddress {
         text.parse().unwrap()
     }
 
@@ -198,14 +198,14 @@ mod tests {
             assert_eq!(from.join(location).unwrap().0.to_string(), expected, "{location}");
         }
         assert_eq!(from.join("file:///etc/passwd"), Err(malformed("file:///etc/passwd")));
-        assert_eq!(from.join("ftp://host/x"), Err(AddressError::Scheme("ftp".into())));
-        assert_eq!(from.join("https://user:secret@host/x"), Err(AddressError::UserName));
+        assert_eq!(from.join("ftp://host/x"), Err(HttpAddressError::Scheme("ftp".into())));
+        assert_eq!(from.join("https://user:secret@host/x"), Err(HttpAddressError::UserName));
     }
 
     #[test]
     fn an_error_shows_neither_query_nor_password() {
         for text in ["https://user:hunter2@ho st/x", "user:hunter2@host", "https://ho st/x?token=hunter2@y"] {
-            let error = text.parse::<Address>().unwrap_err().to_string();
+            let error = text.parse::<HttpAddress>().unwrap_err().to_string();
             assert!(!error.contains("hunter2") && error.contains("st"), "{error}");
         }
     }
@@ -223,9 +223,9 @@ mod tests {
     #[test]
     fn what_may_be_secret_is_not_shown() {
         assert_eq!(address("https://host/a.gguf?sig=secret").to_string(), "https://host/a.gguf");
-        let refused = "https://user:secret@host/x".parse::<Address>().unwrap_err();
+        let refused = "https://user:secret@host/x".parse::<HttpAddress>().unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
-        let refused = "host/x?sig=secret".parse::<Address>().unwrap_err();
+        let refused = "host/x?sig=secret".parse::<HttpAddress>().unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
     }
 

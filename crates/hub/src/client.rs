@@ -8,7 +8,7 @@ use ureq::http::header;
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::{Agent, Body, ProxyProtocol};
 
-use crate::address::{Address, AddressError, encode};
+use crate::address::{HttpAddress, HttpAddressError, encode};
 use crate::answer::Facts;
 use crate::error::Error;
 use crate::file_name::FileName;
@@ -33,7 +33,7 @@ pub enum RedirectFault {
     NoLocation,
     /// The `Location` is no usable address.
     #[error("redirected to an unusable address: {0}")]
-    Address(AddressError),
+    Address(HttpAddressError),
     /// From `https` to `http`: the file would arrive unencrypted.
     #[error("redirected from https to http, at {0}")]
     Insecure(String),
@@ -101,13 +101,13 @@ impl Client {
     }
 
     /// The address of a repository's file at a commit.
-    pub(crate) fn file_address(&self, repo: &RepoId, commit: &str, file: &FileName) -> Result<Address, Error> {
+    pub(crate) fn file_address(&self, repo: &RepoId, commit: &str, file: &FileName) -> Result<HttpAddress, Error> {
         let name = file.parts().map(encode).collect::<Vec<_>>().join("/");
         self.endpoint(&format!("{}/resolve/{commit}/{name}", path(repo)))
     }
 
     /// Size and headers of the file at `address`, by `HEAD`.
-    pub(crate) fn locate(&self, address: &Address) -> Result<Located, Error> {
+    pub(crate) fn locate(&self, address: &HttpAddress) -> Result<Located, Error> {
         let mut hops = Hops::new(self, address);
         loop {
             let (status, facts, _) = hops.ask(&Method::Head, None)?;
@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// Requests the bytes at `address`, all or the rest.
-    pub(crate) fn get(&self, address: &Address, rest: Option<&Rest<'_>>) -> Result<Answer, Error> {
+    pub(crate) fn get(&self, address: &HttpAddress, rest: Option<&Rest<'_>>) -> Result<Answer, Error> {
         let mut hops = Hops::new(self, address);
         loop {
             let (status, facts, body) = hops.ask(&Method::Get, rest)?;
@@ -141,7 +141,7 @@ impl Client {
         }
     }
 
-    fn endpoint(&self, path: &str) -> Result<Address, Error> {
+    fn endpoint(&self, path: &str) -> Result<HttpAddress, Error> {
         let address = self.settings.endpoint.below(path);
         address.map_err(|reason| Error::Reference(reason.into()))
     }
@@ -150,7 +150,7 @@ impl Client {
 /// A chain of redirects.
 struct Hops<'a> {
     client: &'a Client,
-    address: Address,
+    address: HttpAddress,
     count: usize,
     /// True while every hop so far had the endpoint's own origin. Only then is the token sent, and are the
     /// `X-Repo-Commit` and `X-Linked-*` headers trusted.
@@ -158,7 +158,7 @@ struct Hops<'a> {
 }
 
 impl<'a> Hops<'a> {
-    fn new(client: &'a Client, address: &Address) -> Self {
+    fn new(client: &'a Client, address: &HttpAddress) -> Self {
         let is_at_endpoint = address.origin() == client.settings.endpoint.origin();
         Self { client, address: address.clone(), count: 0, is_at_endpoint }
     }

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use crate::address::Address;
+use crate::address::HttpAddress;
 use crate::answer::{AnswerFault, Facts};
 use crate::client::{Answer, Client, Rest};
 use crate::digest::{Hasher, Sha256};
@@ -23,7 +23,7 @@ const ADVANCE_BYTES: u64 = 4 << 20;
 pub(crate) struct Job<'a> {
     /// File name shown in events and errors.
     pub(crate) file: &'a str,
-    pub(crate) address: &'a Address,
+    pub(crate) address: &'a HttpAddress,
     pub(crate) place: &'a Place,
     /// Its size, if known.
     pub(crate) bytes: Option<u64>,

@@ -30,7 +30,7 @@ mod reference;
 mod retry;
 mod settings;
 
-pub use address::{Address, AddressError};
+pub use address::{HttpAddress, HttpAddressError};
 pub use answer::AnswerFault;
 pub use client::RedirectFault;
 pub use digest::{Sha256, Sha256Error, sha256_of_file};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::address::Address;
+use crate::address::HttpAddress;
 use crate::cache::RepoCache;
 use crate::client::Client;
 use crate::digest::{Sha256, sha256_of_file};
@@ -143,7 +143,12 @@ impl Hub {
         }
     }
 
-    fn pull_address(&self, address: &Address, request: &PullRequest, watch: &mut Watch<'_>) -> Result<Pulled, Error> {
+    fn pull_address(
+        &self,
+        address: &HttpAddress,
+        request: &PullRequest,
+        watch: &mut Watch<'_>,
+    ) -> Result<Pulled, Error> {
         let mut files = Vec::new();
         for (name, path) in self.address_files(address, request)? {
             let place = self.place(request, |downloads| Place::in_cache(&path, None, downloads))?;
@@ -250,7 +255,7 @@ impl Hub {
     /// The files that an address stands for, and where they go; no name if the user says where to.
     fn address_files(
         &self,
-        address: &Address,
+        address: &HttpAddress,
         request: &PullRequest,
     ) -> Result<Vec<(Option<FileName>, PathBuf)>, ReferenceError> {
         if request.file.is_some() {
@@ -273,7 +278,7 @@ impl Hub {
         Ok(names.into_iter().map(|name| (Some(name.clone()), folder.join(name.to_path()))).collect())
     }
 
-    fn cached_address(&self, address: &Address, request: &PullRequest) -> Result<Vec<PathBuf>, Error> {
+    fn cached_address(&self, address: &HttpAddress, request: &PullRequest) -> Result<Vec<PathBuf>, Error> {
         let paths: Vec<PathBuf> = self.address_files(address, request)?.into_iter().map(|(_, path)| path).collect();
         match paths.iter().find(|path| !path.is_file()) {
             Some(path) => {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::address::{Address, AddressError};
+use crate::address::{HttpAddress, HttpAddressError};
 
 /// Characters of each half of a repository's name.
 const ID_CHARACTERS_MAX: usize = 96;
@@ -14,7 +14,7 @@ const TAG_CHARACTERS_MAX: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// The file at an address.
-    Address(Address),
+    Address(HttpAddress),
     /// A file of a repository.
     Repo {
         /// The repository.
@@ -38,7 +38,7 @@ pub enum ReferenceError {
     Revision(String),
     /// A wrong address.
     #[error(transparent)]
-    Address(#[from] AddressError),
+    Address(#[from] HttpAddressError),
     /// The address does not say what the file is called.
     #[error("{0} does not end in a file name; say where to put the file")]
     NoFileName(String),

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::address::Address;
+use crate::address::HttpAddress;
 
 /// Plain values for a [`Hub`](crate::Hub).
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The hub, such as `https://huggingface.co`.
-    pub endpoint: Address,
+    pub endpoint: HttpAddress,
     /// Access token; sent to the endpoint's own origin only.
     pub token: Option<Token>,
     /// The hub's cache: the folder that holds `models--USER--NAME`.
@@ -56,7 +56,7 @@ pub enum SettingsError {
     Proxy,
     /// Not what a hub's address looks like.
     #[error("the hub's address {0} has a query")]
-    EndpointQuery(Address),
+    EndpointQuery(HttpAddress),
 }
 
 impl FromStr for Token {

@@ -7,7 +7,6 @@ use super::words::code_of;
 
 /// Names that two or more public types have still. A name leaves the list with its second type; none is added.
 pub const SHARED: &[&str] = &[
-    "Address",
     "Answer",
     "Architecture",
     "Component",
