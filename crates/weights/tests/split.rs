@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Raw, everything};
-use muser_weights::gguf::{Fault, MetadataError, ModelFiles, OpenError, SplitError, ValueType};
+use muser_weights::gguf::{GgufFault, MetadataError, ModelFiles, OpenError, SplitError, ValueType};
 use std::fs;
 use std::path::PathBuf;
 
@@ -181,7 +181,7 @@ fn a_damaged_shard_is_named() {
     fs::write(folder.path(2, 2), b"GGUX").unwrap();
     match ModelFiles::open(&folder.path(1, 2)) {
         Err(OpenError::Gguf { path, reason }) => {
-            assert_eq!((path, reason.fault), (folder.path(2, 2), Fault::NotGguf { found: *b"GGUX" }));
+            assert_eq!((path, reason.fault), (folder.path(2, 2), GgufFault::NotGguf { found: *b"GGUX" }));
         }
         other => panic!("{other:?}"),
     }

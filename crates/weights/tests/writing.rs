@@ -4,7 +4,7 @@ mod common;
 
 use common::everything;
 use muser_kernels::formats::WeightType;
-use muser_weights::gguf::{Element, Fault, Gguf, GgufWriter, ModelFiles, Value, ValueType, WriteError};
+use muser_weights::gguf::{Element, Gguf, GgufFault, GgufWriter, ModelFiles, Value, ValueType, WriteError};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -134,23 +134,23 @@ fn nothing_is_written_that_the_reader_would_refuse() {
         Err(WriteError::Refused { fault, .. }) => fault,
         other => panic!("{other:?}"),
     };
-    assert_eq!(fault(writer.set("", Value::U8(1))), Fault::EmptyName);
+    assert_eq!(fault(writer.set("", Value::U8(1))), GgufFault::EmptyName);
     let (length, limit) = (65_536, 65_535);
-    assert_eq!(fault(writer.set(&"k".repeat(65_536), Value::U8(1))), Fault::NameTooLong { length, limit });
-    assert_eq!(fault(writer.set("general.alignment", Value::U32(64))), Fault::Alignment { value: 64 });
+    assert_eq!(fault(writer.set(&"k".repeat(65_536), Value::U8(1))), GgufFault::NameTooLong { length, limit });
+    assert_eq!(fault(writer.set("general.alignment", Value::U32(64))), GgufFault::Alignment { value: 64 });
     let found = ValueType::U8;
-    assert_eq!(fault(writer.set("general.alignment", Value::U8(32))), Fault::AlignmentType { found });
+    assert_eq!(fault(writer.set("general.alignment", Value::U8(32))), GgufFault::AlignmentType { found });
     writer.set("general.alignment", Value::U32(32)).unwrap();
     assert!(matches!(writer.set("general.alignment", Value::U32(32)), Err(WriteError::Duplicate { .. })));
     let f32 = WeightType::F32;
-    assert_eq!(fault(writer.tensor("", f32, &[1])), Fault::EmptyName);
-    assert_eq!(fault(writer.tensor(&"t".repeat(65), f32, &[1])), Fault::NameTooLong { length: 65, limit: 64 });
-    assert_eq!(fault(writer.tensor("t", f32, &[])), Fault::DimensionCount { count: 0 });
-    assert_eq!(fault(writer.tensor("t", f32, &[1; 5])), Fault::DimensionCount { count: 5 });
-    assert_eq!(fault(writer.tensor("t", f32, &[1, 0])), Fault::ZeroDimension { axis: 1 });
+    assert_eq!(fault(writer.tensor("", f32, &[1])), GgufFault::EmptyName);
+    assert_eq!(fault(writer.tensor(&"t".repeat(65), f32, &[1])), GgufFault::NameTooLong { length: 65, limit: 64 });
+    assert_eq!(fault(writer.tensor("t", f32, &[])), GgufFault::DimensionCount { count: 0 });
+    assert_eq!(fault(writer.tensor("t", f32, &[1; 5])), GgufFault::DimensionCount { count: 5 });
+    assert_eq!(fault(writer.tensor("t", f32, &[1, 0])), GgufFault::ZeroDimension { axis: 1 });
     let shape = vec![1 << 62, 2];
-    assert_eq!(fault(writer.tensor("t", f32, &shape)), Fault::SizeOverflow { shape });
-    let partial = Fault::PartialBlock { cols: 33, type_id: 8, block_len: 32 };
+    assert_eq!(fault(writer.tensor("t", f32, &shape)), GgufFault::SizeOverflow { shape });
+    let partial = GgufFault::PartialBlock { cols: 33, type_id: 8, block_len: 32 };
     assert_eq!(fault(writer.tensor("t", WeightType::Q8_0, &[33])), partial);
     writer.tensor("t", f32, &[1]).unwrap();
     assert!(matches!(writer.tensor("t", f32, &[1]), Err(WriteError::Duplicate { .. })));

@@ -14,7 +14,6 @@ pub const SHARED: &[&str] = &[
     "Cost",
     "Difference",
     "Failure",
-    "Fault",
     "Form",
     "FrameError",
     "Geometry",

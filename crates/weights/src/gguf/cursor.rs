@@ -1,6 +1,6 @@
 //! Reads the parts of a GGUF file in order; nothing is read that was not first checked to be there.
 
-use super::error::Fault;
+use super::error::GgufFault;
 
 /// A position in a file.
 pub(super) struct Cursor<'a> {
@@ -10,7 +10,7 @@ pub(super) struct Cursor<'a> {
 
 /// A fault and the byte where it is, before it is known which key or tensor it belongs to.
 pub(super) struct FaultAt {
-    pub(super) fault: Fault,
+    pub(super) fault: GgufFault,
     pub(super) offset: usize,
 }
 
@@ -28,7 +28,9 @@ impl<'a> Cursor<'a> {
                 self.at += taken.len();
                 Ok(taken)
             }
-            None => Err(FaultAt { fault: Fault::Truncated { need: count, have: rest.len() as u64 }, offset: self.at }),
+            None => {
+                Err(FaultAt { fault: GgufFault::Truncated { need: count, have: rest.len() as u64 }, offset: self.at })
+            }
         }
     }
 
@@ -60,13 +62,13 @@ impl<'a> Cursor<'a> {
         let offset = self.at;
         let length = self.u64()?;
         if length == 0 {
-            return Err(FaultAt { fault: Fault::EmptyName, offset });
+            return Err(FaultAt { fault: GgufFault::EmptyName, offset });
         }
         if length > limit {
-            return Err(FaultAt { fault: Fault::NameTooLong { length, limit }, offset });
+            return Err(FaultAt { fault: GgufFault::NameTooLong { length, limit }, offset });
         }
         std::str::from_utf8(self.take(length)?).map_err(|error| FaultAt {
-            fault: Fault::NameNotUtf8 { valid_bytes: error.valid_up_to() },
+            fault: GgufFault::NameNotUtf8 { valid_bytes: error.valid_up_to() },
             offset: offset + 8 + error.valid_up_to(),
         })
     }

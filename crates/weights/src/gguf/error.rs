@@ -11,7 +11,7 @@ pub struct GgufError {
     /// Byte offset in the file of the first wrong byte.
     pub offset: usize,
     /// Fault found there.
-    pub fault: Fault,
+    pub fault: GgufFault,
 }
 
 /// A part of a GGUF file, as an error message calls it.
@@ -38,7 +38,7 @@ pub enum Item {
 /// Fault of the bytes of an [`Item`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum GgufFault {
     /// The file does not begin with `GGUF`.
     #[error("not a GGUF file: it begins with {found:02x?} instead of \"GGUF\"")]
     NotGguf {
@@ -185,7 +185,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl GgufFault {
     /// The refusal of `item` at byte `offset` for this fault.
     pub(super) fn of(self, item: Item, offset: usize) -> GgufError {
         GgufError { item, offset, fault: self }

@@ -32,7 +32,7 @@ mod tensor;
 mod value;
 mod writer;
 
-pub use error::{Fault, GgufError, Item};
+pub use error::{GgufError, GgufFault, Item};
 pub use files::{ModelFiles, OpenError};
 pub use ggml_types::{TensorType, UnsupportedType};
 pub use metadata::{Metadata, MetadataError, Optional, PerLayer};

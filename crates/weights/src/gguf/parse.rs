@@ -1,7 +1,7 @@
 //! Parsing of bytes into a directory of metadata and tensors, with every bound checked before it is used.
 
 use super::cursor::{Cursor, FaultAt};
-use super::error::{Fault, GgufError, Item};
+use super::error::{GgufError, GgufFault, Item};
 use super::metadata::{Entry, Metadata};
 use super::tensor::{Record, Tensor};
 use super::value::{Value, ValueType};
@@ -112,7 +112,7 @@ impl Directory {
         let entries_by_key = sorted_unique(&entries, |entry| entry.key_slice(bytes));
         let entries_by_key = entries_by_key.map_err(|[first, second]| {
             let item = Item::Metadata(entries[first].key(bytes).into());
-            Fault::DuplicateName { first: entries[first].key_at - 8 }.of(item, entries[second].key_at - 8)
+            GgufFault::DuplicateName { first: entries[first].key_at - 8 }.of(item, entries[second].key_at - 8)
         })?;
         let alignment = alignment(Metadata { bytes, entries: &entries, by_key: &entries_by_key })?;
         let mut records = Vec::with_capacity(tensor_count);
@@ -122,7 +122,7 @@ impl Directory {
         let records_by_name = sorted_unique(&records, |record| name_bytes_of(record, bytes));
         let records_by_name = records_by_name.map_err(|[first, second]| {
             let item = Item::Tensor(name_of(&records[first], bytes).into());
-            Fault::DuplicateName { first: records[first].name_at - 8 }.of(item, records[second].name_at - 8)
+            GgufFault::DuplicateName { first: records[first].name_at - 8 }.of(item, records[second].name_at - 8)
         })?;
         let data_at = cursor.at.next_multiple_of(alignment as usize);
         Ok(Self { entries, entries_by_key, records, records_by_name, data_at })
@@ -136,7 +136,7 @@ impl Directory {
         for record in &self.records {
             let (data_offset, length) = (record.data_offset, length_of(record));
             if data_offset.checked_add(length).is_none_or(|end| end > have) {
-                let fault = Fault::PastEnd { data_offset, bytes: length, have };
+                let fault = GgufFault::PastEnd { data_offset, bytes: length, have };
                 return Err(fault.of(Item::Tensor(name_of(record, bytes).into()), record.name_at - 8));
             }
         }
@@ -145,7 +145,7 @@ impl Directory {
         for pair in by_offset.windows(2) {
             let (first, second) = (&self.records[pair[0] as usize], &self.records[pair[1] as usize]);
             if first.data_offset + length_of(first) > second.data_offset {
-                let fault = Fault::Overlap { other: name_of(first, bytes).into() };
+                let fault = GgufFault::Overlap { other: name_of(first, bytes).into() };
                 return Err(fault.of(Item::Tensor(name_of(second, bytes).into()), second.name_at - 8));
             }
         }
@@ -188,14 +188,14 @@ fn header(cursor: &mut Cursor) -> Result<(usize, usize), GgufError> {
     let in_header = |FaultAt { fault, offset }| fault.of(Item::Header, offset);
     let magic = cursor.u32().map_err(in_header)?.to_le_bytes();
     if magic != *b"GGUF" {
-        return Err(Fault::NotGguf { found: magic }.of(Item::Header, 0));
+        return Err(GgufFault::NotGguf { found: magic }.of(Item::Header, 0));
     }
     let version = cursor.u32().map_err(in_header)?;
     if matches!(version.swap_bytes(), 1..=3) {
-        return Err(Fault::BigEndian { version: version.swap_bytes() }.of(Item::Header, 4));
+        return Err(GgufFault::BigEndian { version: version.swap_bytes() }.of(Item::Header, 4));
     }
     if !matches!(version, 2 | 3) {
-        return Err(Fault::Version { version }.of(Item::Header, 4));
+        return Err(GgufFault::Version { version }.of(Item::Header, 4));
     }
     let tensor_count = cursor.u64().map_err(in_header)?;
     let entry_count = cursor.u64().map_err(in_header)?;
@@ -203,12 +203,12 @@ fn header(cursor: &mut Cursor) -> Result<(usize, usize), GgufError> {
     let checked = |count: u64, bytes_min: u64, offset: usize| {
         let room = left / bytes_min;
         if count > room {
-            return Err(Fault::CountExceedsFile { count, room }.of(Item::Header, offset));
+            return Err(GgufFault::CountExceedsFile { count, room }.of(Item::Header, offset));
         }
         // Both bounds fit a usize: one is smaller than the file.
         match usize::try_from(count) {
             Ok(fits) if count <= ENTRIES_MAX => Ok(fits),
-            _ => Err(Fault::CountExceedsLimit { count, limit: ENTRIES_MAX }.of(Item::Header, offset)),
+            _ => Err(GgufFault::CountExceedsLimit { count, limit: ENTRIES_MAX }.of(Item::Header, offset)),
         }
     };
     Ok((checked(tensor_count, RECORD_BYTES_MIN, 8)?, checked(entry_count, ENTRY_BYTES_MIN, 16)?))
@@ -228,7 +228,7 @@ fn entry(cursor: &mut Cursor, index: u64) -> Result<Entry, GgufError> {
 fn value_type(cursor: &mut Cursor) -> Result<ValueType, FaultAt> {
     let offset = cursor.at;
     let id = cursor.u32()?;
-    ValueType::from_id(id).ok_or(FaultAt { fault: Fault::UnknownValueType { id }, offset })
+    ValueType::from_id(id).ok_or(FaultAt { fault: GgufFault::UnknownValueType { id }, offset })
 }
 
 /// Moves behind a value after checking that it is whole, so that it can be decoded later without a check.
@@ -250,8 +250,8 @@ fn skip_array(cursor: &mut Cursor) -> Result<(), FaultAt> {
     let element_bytes_min = element.fixed_bytes().unwrap_or(8) as u64;
     let room = cursor.left() as u64 / element_bytes_min;
     match element {
-        ValueType::Array => Err(FaultAt { fault: Fault::NestedArray, offset: type_at }),
-        _ if count > room => Err(FaultAt { fault: Fault::CountExceedsFile { count, room }, offset: count_at }),
+        ValueType::Array => Err(FaultAt { fault: GgufFault::NestedArray, offset: type_at }),
+        _ if count > room => Err(FaultAt { fault: GgufFault::CountExceedsFile { count, room }, offset: count_at }),
         ValueType::Bool => skip_bools(cursor, count),
         ValueType::String => (0..count).try_for_each(|_| cursor.string().map(drop)),
         _ => cursor.take(count * element_bytes_min).map(drop),
@@ -263,7 +263,7 @@ fn skip_bools(cursor: &mut Cursor, count: u64) -> Result<(), FaultAt> {
     let bools = cursor.take(count)?;
     match bools.iter().position(|byte| *byte > 1) {
         None => Ok(()),
-        Some(index) => Err(FaultAt { fault: Fault::InvalidBool { byte: bools[index] }, offset: offset + index }),
+        Some(index) => Err(FaultAt { fault: GgufFault::InvalidBool { byte: bools[index] }, offset: offset + index }),
     }
 }
 
@@ -273,11 +273,11 @@ fn alignment(metadata: Metadata) -> Result<u32, GgufError> {
     let Some((entry, value)) = metadata.entry(key) else {
         return Ok(DEFAULT_ALIGNMENT);
     };
-    let refuse = |fault: Fault| Err(fault.of(Item::Metadata(key.into()), entry.value_at()));
+    let refuse = |fault: GgufFault| Err(fault.of(Item::Metadata(key.into()), entry.value_at()));
     match value {
         Value::U32(value) if value.is_power_of_two() && (8..=65_536).contains(&value) => Ok(value),
-        Value::U32(value) => refuse(Fault::Alignment { value }),
-        other => refuse(Fault::AlignmentType { found: other.value_type() }),
+        Value::U32(value) => refuse(GgufFault::Alignment { value }),
+        other => refuse(GgufFault::AlignmentType { found: other.value_type() }),
     }
 }
 
@@ -290,7 +290,7 @@ fn record(cursor: &mut Cursor, index: u64, alignment: u32) -> Result<Record, Ggu
     let count = cursor.u32().map_err(in_tensor)?;
     let dimensions = match u8::try_from(count) {
         Ok(dimensions @ 1..=4) => dimensions,
-        _ => return Err(in_tensor(FaultAt { fault: Fault::DimensionCount { count }, offset: count_at })),
+        _ => return Err(in_tensor(FaultAt { fault: GgufFault::DimensionCount { count }, offset: count_at })),
     };
     let shape_at = cursor.at;
     let mut shape = [1; 4];
@@ -305,7 +305,7 @@ fn record(cursor: &mut Cursor, index: u64, alignment: u32) -> Result<Record, Ggu
     record.check_shape(shape_at).map_err(in_tensor)?;
     let alignment = u64::from(alignment);
     if !data_offset.is_multiple_of(alignment) {
-        let fault = Fault::Misaligned { data_offset, alignment };
+        let fault = GgufFault::Misaligned { data_offset, alignment };
         return Err(in_tensor(FaultAt { fault, offset: offset_at }));
     }
     Ok(record)

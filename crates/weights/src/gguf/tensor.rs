@@ -1,7 +1,7 @@
 //! Tensors as views into the file.
 
 use super::cursor::FaultAt;
-use super::error::Fault;
+use super::error::GgufFault;
 use super::ggml_types::TensorType;
 use muser_kernels::formats::WeightType;
 
@@ -139,10 +139,10 @@ impl Record {
         let at = |fault, offset| FaultAt { fault, offset };
         for (axis, length) in (0..).zip(self.dims()) {
             if *length == 0 {
-                return Err(at(Fault::ZeroDimension { axis }, offset + axis as usize * 8));
+                return Err(at(GgufFault::ZeroDimension { axis }, offset + axis as usize * 8));
             }
         }
-        let overflow = || at(Fault::SizeOverflow { shape: self.dims().to_vec() }, offset);
+        let overflow = || at(GgufFault::SizeOverflow { shape: self.dims().to_vec() }, offset);
         let count = |elements: u64, length: &u64| elements.checked_mul(*length);
         let elements = self.dims().iter().try_fold(1, count).filter(|count| i64::try_from(*count).is_ok());
         let elements = elements.ok_or_else(overflow)?;
@@ -150,7 +150,7 @@ impl Record {
         if let (Some(block_len), Some(block_bytes)) = (ty.block_len(), ty.block_bytes()) {
             if !self.shape[0].is_multiple_of(block_len) {
                 let (cols, type_id) = (self.shape[0], self.type_id);
-                return Err(at(Fault::PartialBlock { cols, type_id, block_len }, offset));
+                return Err(at(GgufFault::PartialBlock { cols, type_id, block_len }, offset));
             }
             (elements / block_len).checked_mul(block_bytes).ok_or_else(overflow)?;
         }

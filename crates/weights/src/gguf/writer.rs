@@ -1,7 +1,7 @@
 //! Writes GGUF version 3, little-endian, alignment 32.
 
 use super::cursor::FaultAt;
-use super::error::Fault;
+use super::error::GgufFault;
 use super::metadata::Metadata;
 use super::parse::{ENTRIES_MAX, KEY_BYTES_MAX, TENSOR_NAME_BYTES_MAX};
 use super::tensor::Record;
@@ -46,7 +46,7 @@ pub enum WriteError {
         /// The key or tensor.
         name: String,
         /// Fault that the reader would report.
-        fault: Fault,
+        fault: GgufFault,
     },
     /// A key or tensor name given twice.
     #[error("{name:?} was added before")]
@@ -100,8 +100,8 @@ impl GgufWriter {
     pub fn set(&mut self, key: &str, value: Value) -> Result<(), WriteError> {
         if key == "general.alignment" && value != Value::U32(32) {
             let fault = match value {
-                Value::U32(value) => Fault::Alignment { value },
-                other => Fault::AlignmentType { found: other.value_type() },
+                Value::U32(value) => GgufFault::Alignment { value },
+                other => GgufFault::AlignmentType { found: other.value_type() },
             };
             return Err(WriteError::Refused { name: key.into(), fault });
         }
@@ -143,7 +143,8 @@ impl GgufWriter {
             return Err(WriteError::TooMany { name: name.into(), limit: ENTRIES_MAX });
         }
         let end = self.data_bytes.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(ALIGNMENT));
-        let overflow = || WriteError::Refused { name: name.into(), fault: Fault::SizeOverflow { shape: shape.into() } };
+        let overflow =
+            || WriteError::Refused { name: name.into(), fault: GgufFault::SizeOverflow { shape: shape.into() } };
         let end = end.ok_or_else(overflow)?;
         if !self.names.insert(name.into()) {
             return Err(WriteError::Duplicate { name: name.into() });
@@ -270,23 +271,23 @@ impl<W: Write> Write for Bounded<'_, W> {
 }
 
 /// Bytes of a tensor, by the reader's own rules.
-fn byte_len(ty: WeightType, shape: &[u64]) -> Result<u64, Fault> {
+fn byte_len(ty: WeightType, shape: &[u64]) -> Result<u64, GgufFault> {
     let count = u32::try_from(shape.len()).unwrap_or(u32::MAX);
     let Some(dimensions @ 1..=4) = u8::try_from(count).ok() else {
-        return Err(Fault::DimensionCount { count });
+        return Err(GgufFault::DimensionCount { count });
     };
     let mut padded = [1; 4];
     padded[..shape.len()].copy_from_slice(shape);
     let type_id = ty as u32;
     let record = Record { name_at: 0, name_bytes: 0, dimensions, type_id, shape: padded, data_offset: 0 };
     record.check_shape(0).map_err(|FaultAt { fault, .. }| fault)?;
-    record.byte_len().ok_or(Fault::SizeOverflow { shape: shape.into() })
+    record.byte_len().ok_or(GgufFault::SizeOverflow { shape: shape.into() })
 }
 
 fn check_name(name: &str, limit: u64) -> Result<(), WriteError> {
     let fault = match name.len() as u64 {
-        0 => Fault::EmptyName,
-        length if length > limit => Fault::NameTooLong { length, limit },
+        0 => GgufFault::EmptyName,
+        length if length > limit => GgufFault::NameTooLong { length, limit },
         _ => return Ok(()),
     };
     Err(WriteError::Refused { name: name.into(), fault })
