@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use muser_kernels::pool::Pool;
 use muser_weights::gguf::{PlannedTensor, WriteError};
-use muser_weights::synthetic::{Geometry, SyntheticModel};
+use muser_weights::synthetic::{ModelGeometry, SyntheticModel};
 
 use super::quantize::{QuantizeFailure, refuse_existing};
 use crate::failure::Failure;
@@ -20,8 +20,8 @@ const BYTES_AT_ONCE: usize = 64 << 20;
 pub fn run(args: &MakeModelArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     refuse_existing(&args.output)?;
     let geometry = match args.like {
-        LikeModel::Muse30b => Geometry::MUSE_30B,
-        LikeModel::GlimmerMini => Geometry::GLIMMER_MINI,
+        LikeModel::Muse30b => ModelGeometry::MUSE_30B,
+        LikeModel::GlimmerMini => ModelGeometry::GLIMMER_MINI,
     };
     let seed = args.seed.value();
     let model = SyntheticModel::plan(&geometry, seed).map_err(QuantizeFailure::from)?;

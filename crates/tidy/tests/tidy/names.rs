@@ -16,7 +16,6 @@ pub const SHARED: &[&str] = &[
     "Failure",
     "Form",
     "FrameError",
-    "Geometry",
     "Grant",
     "Identity",
     "KeyError",

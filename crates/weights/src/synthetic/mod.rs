@@ -15,7 +15,7 @@ use blocks::BlockPools;
 
 /// Sizes of a `muse-glimmer` model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct ModelGeometry {
     /// Value of `general.name`.
     pub name: &'static str,
     /// Layers; every fourth sees all positions.
@@ -36,7 +36,7 @@ pub struct Geometry {
     pub context: u32,
 }
 
-impl Geometry {
+impl ModelGeometry {
     /// Muse Glimmer 30B.
     pub const MUSE_30B: Self = Self {
         name: "synthetic Muse Glimmer 30B",
@@ -80,7 +80,7 @@ impl SyntheticModel {
     ///
     /// # Errors
     /// [`WriteError`] if the geometry makes no file that the reader would take.
-    pub fn plan(geometry: &Geometry, seed: u64) -> Result<Self, WriteError> {
+    pub fn plan(geometry: &ModelGeometry, seed: u64) -> Result<Self, WriteError> {
         let mut writer = GgufWriter::new();
         set_keys(&mut writer, geometry)?;
         vocabulary::set_keys(&mut writer, geometry.vocab, seed)?;
@@ -122,7 +122,7 @@ fn norm_factors(name: &str) -> (f32, f32) {
     }
 }
 
-fn set_keys(writer: &mut GgufWriter, geometry: &Geometry) -> Result<(), WriteError> {
+fn set_keys(writer: &mut GgufWriter, geometry: &ModelGeometry) -> Result<(), WriteError> {
     let key = |name: &str| format!("muse-glimmer.{name}");
     let local: Vec<bool> = (0..geometry.layers).map(|layer| layer % 4 != 3).collect();
     writer.set("general.architecture", Value::String(b"muse-glimmer"))?;
@@ -154,8 +154,8 @@ fn set_keys(writer: &mut GgufWriter, geometry: &Geometry) -> Result<(), WriteErr
     writer.set_array(&key("attention.sliding_window_pattern"), &local)
 }
 
-fn add_tensors(writer: &mut GgufWriter, geometry: &Geometry) -> Result<(), WriteError> {
-    let Geometry { layers, hidden, feed_forward, vocab, .. } = *geometry;
+fn add_tensors(writer: &mut GgufWriter, geometry: &ModelGeometry) -> Result<(), WriteError> {
+    let ModelGeometry { layers, hidden, feed_forward, vocab, .. } = *geometry;
     let (query, kv) = (geometry.query_heads * HEAD_DIM, geometry.kv_heads * HEAD_DIM);
     let mut matrix = |name: &str, ty: WeightType, [rows, cols]: [u32; 2]| {
         writer.tensor(&format!("{name}.weight"), ty, &[u64::from(cols), u64::from(rows)])
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_large_model_has_the_published_count_of_parameters_and_the_size_of_its_recipe() {
-        let model = SyntheticModel::plan(&Geometry::MUSE_30B, 1).unwrap();
+        let model = SyntheticModel::plan(&ModelGeometry::MUSE_30B, 1).unwrap();
         let tensors = model.writer().tensors();
         let parameters: u64 = tensors.iter().map(|tensor| tensor.shape().iter().product::<u64>()).sum();
         assert_eq!(parameters, 27_854_794_240);
@@ -211,7 +211,8 @@ mod tests {
 
     #[test]
     fn rows_follow_from_the_seed_the_tensor_and_the_row_alone() {
-        let [one, same, other] = [1, 1, 2].map(|seed| SyntheticModel::plan(&Geometry::GLIMMER_MINI, seed).unwrap());
+        let [one, same, other] =
+            [1, 1, 2].map(|seed| SyntheticModel::plan(&ModelGeometry::GLIMMER_MINI, seed).unwrap());
         for (index, tensor) in one.writer().tensors().iter().enumerate() {
             let bytes = tensor.weight_type().row_bytes(usize::try_from(tensor.shape()[0]).unwrap()).unwrap();
             let row = |model: &SyntheticModel, row| {
