@@ -11,7 +11,7 @@ use muser_kernels::pool::PoolError;
 use muser_model::{CacheError, ForwardError, LoadError, StepError};
 use muser_server::{ServeError, TlsError};
 use muser_text::ChatError;
-use muser_weights::gguf::OpenError;
+use muser_weights::gguf::ModelOpenError;
 
 use crate::commands::produce::ProduceError;
 use crate::config::ConfigError;
@@ -31,7 +31,7 @@ pub enum Failure {
     Config(#[from] ConfigError),
     /// A model file cannot be opened.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] ModelOpenError),
     /// A model cannot be run.
     #[error("cannot run this model: {0}")]
     Load(#[from] LoadError),

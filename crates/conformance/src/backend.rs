@@ -12,7 +12,7 @@ use muser_kv::{ExportError, InstallError, KvLayout, PagePool, RewindError, Seque
 use muser_model::{
     CacheError, Device, DeviceError, Executor, ForwardError, LoadError, Model, ModelConfig, PrepareForCpu, StepError,
 };
-use muser_weights::gguf::{ModelFiles, OpenError};
+use muser_weights::gguf::{ModelFiles, ModelOpenError};
 
 /// A kind of device that runs models. Its variants differ in instruction set, threads or memory, never in a result.
 pub trait Backend: Debug {
@@ -49,7 +49,7 @@ pub trait Backend: Debug {
 pub enum CaseError {
     /// A model file was refused.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] ModelOpenError),
     /// A model was refused.
     #[error(transparent)]
     Load(#[from] LoadError),

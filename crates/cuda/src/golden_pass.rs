@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Forward, LogitsWanted, SequenceInput, StepError};
-use muser_weights::gguf::{ModelFiles, OpenError};
+use muser_weights::gguf::{ModelFiles, ModelOpenError};
 use muser_weights::testing::{Architecture, GenerateError, GlimmerOptions, ModelSpec, Storage, generate};
 
 /// Rows of a step at most.
@@ -49,7 +49,7 @@ pub enum GoldenPassError {
     Generate(#[from] GenerateError),
     /// The generated file is refused.
     #[error(transparent)]
-    File(#[from] OpenError),
+    File(#[from] ModelOpenError),
     /// The generated model is refused, or the device has no room for it.
     #[error(transparent)]
     Load(#[from] muser_model::LoadError),

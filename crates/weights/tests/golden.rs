@@ -2,7 +2,7 @@
 
 use muser_kernels::formats::WeightType;
 use muser_weights::digest::FileDigest;
-use muser_weights::gguf::{ModelFiles, OpenError, SplitError, TensorType, Value};
+use muser_weights::gguf::{ModelFiles, ModelOpenError, SplitError, TensorType, Value};
 use std::path::{Path, PathBuf};
 
 fn golden(name: &str) -> PathBuf {
@@ -83,7 +83,7 @@ fn a_split_model_is_one_model() {
     let later = golden("split-00003-of-00003.gguf");
     let first = golden("split-00001-of-00003.gguf");
     match ModelFiles::open(&later) {
-        Err(OpenError::Split { reason, .. }) => {
+        Err(ModelOpenError::Split { reason, .. }) => {
             assert_eq!(reason, SplitError::NotFirst { number: 3, count: 3, first });
         }
         other => panic!("{other:?}"),

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Raw, everything};
 use muser_weights::gguf::{
-    ENTRIES_MAX, Gguf, GgufError, GgufFault, HeaderOnly, Item, ModelFiles, OpenError, ValueType,
+    ENTRIES_MAX, Gguf, GgufError, GgufFault, HeaderOnly, Item, ModelFiles, ModelOpenError, ValueType,
 };
 
 /// Bytes of the header.
@@ -15,7 +15,7 @@ fn refused(raw: &Raw, item: Item, offset: usize, fault: GgufFault) {
     let expected = GgufError { item, offset, fault };
     assert_eq!(Gguf::parse(&raw.0).err(), Some(expected.clone()));
     match ModelFiles::from_bytes(raw.0.clone()) {
-        Err(OpenError::Gguf { reason, .. }) => assert_eq!(reason, expected),
+        Err(ModelOpenError::Gguf { reason, .. }) => assert_eq!(reason, expected),
         other => panic!("{other:?}"),
     }
     assert!(!expected.to_string().contains('\n'));
@@ -315,7 +315,7 @@ fn a_file_cut_short_on_disk_is_refused_like_one_in_memory() {
     for length in (0..whole.len()).step_by(97) {
         std::fs::write(&path, &whole[..length]).unwrap();
         match ModelFiles::open(&path) {
-            Err(OpenError::Gguf { reason, .. }) => assert_eq!(Some(reason), Gguf::parse(&whole[..length]).err()),
+            Err(ModelOpenError::Gguf { reason, .. }) => assert_eq!(Some(reason), Gguf::parse(&whole[..length]).err()),
             other => panic!("{length} bytes: {other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Raw, everything};
-use muser_weights::gguf::{GgufFault, MetadataError, ModelFiles, OpenError, SplitError, ValueType};
+use muser_weights::gguf::{GgufFault, MetadataError, ModelFiles, ModelOpenError, SplitError, ValueType};
 use std::fs;
 use std::path::PathBuf;
 
@@ -36,9 +36,9 @@ impl Folder {
     }
 }
 
-fn split_reason(error: OpenError) -> SplitError {
+fn split_reason(error: ModelOpenError) -> SplitError {
     match error {
-        OpenError::Split { reason, .. } => reason,
+        ModelOpenError::Split { reason, .. } => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -145,7 +145,7 @@ fn the_stated_number_of_tensors_is_found() {
     assert_eq!(counted(1).reason(2), SplitError::TensorCount { stated: 1, found: 2 });
     let negative = counted(u32::MAX);
     match ModelFiles::open(&negative.path(1, 2)) {
-        Err(OpenError::Metadata { reason, .. }) => {
+        Err(ModelOpenError::Metadata { reason, .. }) => {
             let key = "split.tensors.count".into();
             assert_eq!(reason, MetadataError::OutOfRange { key, wanted: "a u64", value: -1 });
         }
@@ -156,7 +156,7 @@ fn the_stated_number_of_tensors_is_found() {
 #[test]
 fn split_keys_are_integers_that_fit() {
     let reason = |raw: Raw| match ModelFiles::from_bytes(raw.0) {
-        Err(OpenError::Metadata { reason, .. }) => reason,
+        Err(ModelOpenError::Metadata { reason, .. }) => reason,
         other => panic!("{other:?}"),
     };
     let wrong = |key: &str, wanted, found| MetadataError::WrongType { key: key.into(), wanted, found };
@@ -180,7 +180,7 @@ fn a_damaged_shard_is_named() {
     let folder = Folder::with_shards(2);
     fs::write(folder.path(2, 2), b"GGUX").unwrap();
     match ModelFiles::open(&folder.path(1, 2)) {
-        Err(OpenError::Gguf { path, reason }) => {
+        Err(ModelOpenError::Gguf { path, reason }) => {
             assert_eq!((path, reason.fault), (folder.path(2, 2), GgufFault::NotGguf { found: *b"GGUX" }));
         }
         other => panic!("{other:?}"),
@@ -191,7 +191,7 @@ fn a_damaged_shard_is_named() {
 fn a_path_that_is_not_a_file_is_refused() {
     let folder = Folder::new();
     let refused = |path: PathBuf| match ModelFiles::open(&path) {
-        Err(OpenError::Io { path: named, reason }) => {
+        Err(ModelOpenError::Io { path: named, reason }) => {
             assert_eq!(named, path);
             reason.kind()
         }

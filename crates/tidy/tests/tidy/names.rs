@@ -25,7 +25,6 @@ pub const SHARED: &[&str] = &[
     "Matrix",
     "Message",
     "ModelSpec",
-    "OpenError",
     "Outcome",
     "Page",
     "Phase",

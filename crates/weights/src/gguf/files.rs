@@ -22,7 +22,7 @@ pub struct ModelFiles {
 /// Reasons for which a model could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum ModelOpenError {
     /// The file could not be opened or mapped.
     #[error("cannot open {path:?}: {reason}")]
     Io {
@@ -87,10 +87,10 @@ impl ModelFiles {
     ///
     /// # Errors
     /// If a file cannot be mapped, is not an acceptable GGUF file, or the shards do not make a whole.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    pub fn open(path: &Path) -> Result<Self, ModelOpenError> {
         let first = Shard::open(path)?;
         let keys = first.split_keys()?;
-        let in_split = |reason| OpenError::Split { path: path.to_owned(), reason };
+        let in_split = |reason| ModelOpenError::Split { path: path.to_owned(), reason };
         let paths = keys.shard_paths(path).map_err(in_split)?;
         let mut shards = vec![first];
         for (number, later) in (2..).zip(&paths[1..]) {
@@ -105,10 +105,10 @@ impl ModelFiles {
     ///
     /// # Errors
     /// If the bytes are not an acceptable GGUF file, or one shard of several.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, OpenError> {
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ModelOpenError> {
         let shard = Shard::parse(PathBuf::new(), Source::Memory(bytes))?;
         let keys = shard.split_keys()?;
-        let in_split = |reason| OpenError::Split { path: PathBuf::new(), reason };
+        let in_split = |reason| ModelOpenError::Split { path: PathBuf::new(), reason };
         // Of several shards the path would name the others; an empty path names none, so they are refused here.
         keys.shard_paths(Path::new("")).map_err(in_split)?;
         Self::of_shards(vec![shard], keys).map_err(in_split)
@@ -214,21 +214,21 @@ impl ModelFiles {
 }
 
 impl Shard {
-    fn open(path: &Path) -> Result<Self, OpenError> {
-        let map = MappedFile::open(path).map_err(|reason| OpenError::Io { path: path.to_owned(), reason })?;
+    fn open(path: &Path) -> Result<Self, ModelOpenError> {
+        let map = MappedFile::open(path).map_err(|reason| ModelOpenError::Io { path: path.to_owned(), reason })?;
         Self::parse(path.to_owned(), Source::Mapped(map))
     }
 
-    fn parse(path: PathBuf, source: Source) -> Result<Self, OpenError> {
+    fn parse(path: PathBuf, source: Source) -> Result<Self, ModelOpenError> {
         match Gguf::parse(&source).map(Gguf::into_directory) {
             Ok(directory) => Ok(Self { path, source, directory }),
-            Err(reason) => Err(OpenError::Gguf { path, reason }),
+            Err(reason) => Err(ModelOpenError::Gguf { path, reason }),
         }
     }
 
-    fn split_keys(&self) -> Result<SplitKeys, OpenError> {
+    fn split_keys(&self) -> Result<SplitKeys, ModelOpenError> {
         let metadata = self.directory.metadata(&self.source);
-        SplitKeys::read(&metadata).map_err(|reason| OpenError::Metadata { path: self.path.clone(), reason })
+        SplitKeys::read(&metadata).map_err(|reason| ModelOpenError::Metadata { path: self.path.clone(), reason })
     }
 
     fn tensor<'a>(&'a self, record: &'a Record) -> Tensor<'a> {
@@ -237,11 +237,11 @@ impl Shard {
 }
 
 /// The absence of a later shard of the model at `path` as such; every other error unchanged.
-fn missing_if_absent(error: OpenError, number: u32, keys: SplitKeys, path: &Path) -> OpenError {
+fn missing_if_absent(error: ModelOpenError, number: u32, keys: SplitKeys, path: &Path) -> ModelOpenError {
     match error {
-        OpenError::Io { path: absent, reason } if reason.kind() == io::ErrorKind::NotFound => {
+        ModelOpenError::Io { path: absent, reason } if reason.kind() == io::ErrorKind::NotFound => {
             let reason = SplitError::Missing { number, count: keys.count.into(), path: absent };
-            OpenError::Split { path: path.to_owned(), reason }
+            ModelOpenError::Split { path: path.to_owned(), reason }
         }
         other => other,
     }

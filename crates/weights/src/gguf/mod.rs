@@ -33,7 +33,7 @@ mod value;
 mod writer;
 
 pub use error::{GgufError, GgufFault, Item};
-pub use files::{ModelFiles, OpenError};
+pub use files::{ModelFiles, ModelOpenError};
 pub use ggml_types::{TensorType, UnsupportedType};
 pub use metadata::{Metadata, MetadataError, Optional, PerLayer};
 pub use parse::{ENTRIES_MAX, Gguf, HeaderOnly, KEY_BYTES_MAX, TENSOR_NAME_BYTES_MAX};
