@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use muser_text::{
-    ChatOptions, ChatTemplate, ControlTokens, LocalTime, Message, TokenKind, Tokenizer, VocabularyData, encode_chat,
+    ChatOptions, ChatTemplate, ControlTokens, LocalTime, ChatMessage, TokenKind, Tokenizer, VocabularyData, encode_chat,
 };
 use std::sync::LazyLock;
 
@@ -100,8 +100,8 @@ fuzz_target!(|input: Input| {
     let pieces: String = input.pieces.iter().map(|&piece| PIECES[usize::from(piece) % PIECES.len()]).collect();
     let source = pieces + &input.template;
     let Ok(template) = ChatTemplate::new(&source) else { return };
-    let said = |(user, content): &(bool, String)| Message::new(if *user { "user" } else { "assistant" }, content);
-    let messages: Vec<Message> = input.messages.iter().map(said).collect();
+    let said = |(user, content): &(bool, String)| ChatMessage::new(if *user { "user" } else { "assistant" }, content);
+    let messages: Vec<ChatMessage> = input.messages.iter().map(said).collect();
     let options = ChatOptions {
         add_generation_prompt: input.add_generation_prompt,
         now: Some(LocalTime::from_seconds(0)),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use muser_text::{ChatTemplate, Message};
+use muser_text::{ChatMessage, ChatTemplate};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
@@ -23,7 +23,7 @@ const PART_FIELDS: [&str; 4] = ["type", "text", "refusal", "cache_control"];
 #[derive(Debug)]
 pub struct Checked {
     /// The messages, with their contents as one text each.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// Names of the functions that are called, each with the index of its message.
     calls: Vec<(usize, String)>,
 }
@@ -59,7 +59,7 @@ pub fn checked(messages: Vec<Value>, template: Option<&ChatTemplate>) -> Result<
         calls.check(index, &fields)?;
         let content = content(&place, &mut fields)?;
         fields.insert("content".into(), content.into());
-        checked.push(Message::from_fields(fields));
+        checked.push(ChatMessage::from_fields(fields));
     }
     Ok(Checked { messages: checked, calls: calls.names })
 }

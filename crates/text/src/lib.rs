@@ -27,7 +27,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use chat::{
-    ChatError, ChatOptions, ChatTemplate, ChatTemplates, Deadline, LocalTime, Message, RENDERER_NAMES, Rendered,
+    ChatError, ChatMessage, ChatOptions, ChatTemplate, ChatTemplates, Deadline, LocalTime, RENDERER_NAMES, Rendered,
     Tracing, encode_chat,
 };
 pub use split::pre_tokenizer_names;

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use muser_engine::engine::{PrefixReuse, SubmitError};
 use muser_engine::{Finish, load_templates, load_tokenizer};
 use muser_model::{LoadError, read_config};
-use muser_text::{ChatOptions, ChatTemplate, LocalTime, Message, Tokenizer, encode_chat};
+use muser_text::{ChatMessage, ChatOptions, ChatTemplate, LocalTime, Tokenizer, encode_chat};
 
 use crate::answer::Answerer;
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let executor = model::executor(files, &args.machine, model::CHUNK_ROWS)?;
     let flags = (&args.generation, &args.sampler);
     let mut answerer = Answerer::new(executor, &tokenizer, interrupt, flags, PrefixReuse::Share)?;
-    let mut messages: Vec<Message> = system_prompt.iter().map(|text| Message::new("system", text)).collect();
+    let mut messages: Vec<ChatMessage> = system_prompt.iter().map(|text| ChatMessage::new("system", text)).collect();
     let mut lines = io::stdin().lock().lines();
     let prompt_sign = io::stdin().is_terminal() && io::stderr().is_terminal();
     loop {
@@ -45,9 +45,9 @@ pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         if line.trim().is_empty() {
             continue;
         }
-        messages.push(Message::new("user", &line));
+        messages.push(ChatMessage::new("user", &line));
         let text = turn(&mut answerer, encode(&tokenizer, template, &messages)?)?;
-        messages.push(Message::new("assistant", &text));
+        messages.push(ChatMessage::new("assistant", &text));
     }
 }
 
@@ -76,7 +76,7 @@ fn turn(answerer: &mut Answerer<'_>, prompt: Vec<u32>) -> Result<String, Failure
 }
 
 /// The conversation as the model was taught to read it, with the start of its next answer.
-fn encode(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Failure> {
+fn encode(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[ChatMessage]) -> Result<Vec<u32>, Failure> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let now = LocalTime::from_seconds(i64::try_from(seconds).unwrap_or(0));
     let options = ChatOptions { add_generation_prompt: true, now: Some(now), ..ChatOptions::default() };

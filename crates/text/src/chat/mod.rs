@@ -14,7 +14,7 @@ mod template;
 
 pub use local_time::LocalTime;
 pub use template::{
-    ChatError, ChatOptions, ChatTemplate, ChatTemplates, Deadline, Message, RENDERER_NAMES, Rendered, Tracing,
+    ChatError, ChatMessage, ChatOptions, ChatTemplate, ChatTemplates, Deadline, RENDERER_NAMES, Rendered, Tracing,
 };
 
 use crate::tokenizer::Tokenizer;
@@ -31,7 +31,7 @@ use crate::tokenizer::Tokenizer;
 pub fn encode_chat(
     tokenizer: &Tokenizer,
     template: &ChatTemplate,
-    messages: &[Message],
+    messages: &[ChatMessage],
     options: &ChatOptions,
 ) -> Result<Vec<u32>, ChatError> {
     Ok(template.render(tokenizer, messages, options)?.encode(tokenizer))

@@ -122,11 +122,11 @@ pub const RENDERER_NAMES: [&str; 13] = [
 
 /// One message of a conversation: a JSON object with at least a `role`, in the order in which its fields were given.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Message {
+pub struct ChatMessage {
     fields: Map<String, Value>,
 }
 
-impl Message {
+impl ChatMessage {
     /// A message of plain text.
     pub fn new(role: &str, content: &str) -> Self {
         let fields = [("role", role), ("content", content)].map(|(key, text)| (key.to_owned(), text.into()));
@@ -294,7 +294,7 @@ impl ChatTemplate {
     pub fn render(
         &self,
         tokenizer: &Tokenizer,
-        messages: &[Message],
+        messages: &[ChatMessage],
         options: &ChatOptions,
     ) -> Result<Rendered, ChatError> {
         let values = values(messages, options);
@@ -319,7 +319,7 @@ impl ChatTemplate {
 }
 
 /// All that comes from the caller.
-fn values(messages: &[Message], options: &ChatOptions) -> Map<String, Value> {
+fn values(messages: &[ChatMessage], options: &ChatOptions) -> Map<String, Value> {
     let messages = messages.iter().map(|message| Value::Object(message.fields.clone())).collect();
     let mut values = Map::new();
     values.insert("messages".to_owned(), Value::Array(messages));

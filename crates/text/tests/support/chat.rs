@@ -1,6 +1,6 @@
 //! Reads chat goldens, as `golden/chat/make.py` writes them, and checks them.
 
-use muser_text::{ChatError, ChatOptions, ChatTemplate, LocalTime, Message, Rendered, Tokenizer, VocabularyData};
+use muser_text::{ChatError, ChatMessage, ChatOptions, ChatTemplate, LocalTime, Rendered, Tokenizer, VocabularyData};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,7 +10,7 @@ pub struct ChatGolden {
     /// Name of the template.
     pub template: String,
     /// Messages of the conversation.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// Variables besides the messages.
     pub options: ChatOptions,
     /// The text, or that there is none.
@@ -26,7 +26,7 @@ pub fn chat_goldens(json: &str) -> Result<ChatGoldens, Box<dyn Error>> {
     let templates = serde_json::from_value::<BTreeMap<String, String>>(value["templates"].take())?;
     let cases = value["cases"].as_array().ok_or("no cases")?;
     let fields =
-        |message: &Value| message.as_object().cloned().map(Message::from_fields).ok_or("a message is no object");
+        |message: &Value| message.as_object().cloned().map(ChatMessage::from_fields).ok_or("a message is no object");
     let golden = |case: &Value| -> Result<ChatGolden, Box<dyn Error>> {
         Ok(ChatGolden {
             template: case["template"].as_str().ok_or("a case without a template")?.to_owned(),

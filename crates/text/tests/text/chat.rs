@@ -4,7 +4,7 @@ use crate::chat_support::{chat_goldens, chat_tokenizer};
 use crate::random;
 use fastrand::Rng;
 use muser_text::{
-    ChatError, ChatOptions, ChatTemplate, ChatTemplates, ControlTokens, LocalTime, Message, Specials, TokenKind,
+    ChatError, ChatMessage, ChatOptions, ChatTemplate, ChatTemplates, ControlTokens, LocalTime, Specials, TokenKind,
     Tokenizer, Tracing, encode_chat,
 };
 use serde_json::{Map, Value, json};
@@ -20,23 +20,23 @@ fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(source).expect("a good template")
 }
 
-fn text(source: &str, messages: &[Message]) -> String {
+fn text(source: &str, messages: &[ChatMessage]) -> String {
     text_with(source, messages, &ChatOptions::default())
 }
 
-fn text_with(source: &str, messages: &[Message], options: &ChatOptions) -> String {
+fn text_with(source: &str, messages: &[ChatMessage], options: &ChatOptions) -> String {
     template(source).render(&tokenizer(), messages, options).expect("a good conversation").text().to_owned()
 }
 
 fn failure(source: &str) -> ChatError {
-    let messages = [Message::new("user", "hi")];
+    let messages = [ChatMessage::new("user", "hi")];
     template(source).render(&tokenizer(), &messages, &ChatOptions::default()).expect_err("a text")
 }
 
 /// The control tokens that `source` makes of `content`, and how well it could be traced.
 fn controls(source: &str, content: &str) -> (Vec<u32>, Tracing) {
     let tokenizer = tokenizer();
-    let messages = [Message::new("user", content)];
+    let messages = [ChatMessage::new("user", content)];
     let rendered = template(source).render(&tokenizer, &messages, &ChatOptions::default()).expect("a text");
     (only_controls(&tokenizer, &rendered.encode(&tokenizer)), rendered.tracing())
 }
@@ -94,13 +94,13 @@ fn evil(random: &mut Rng) -> String {
 }
 
 /// A conversation that the template accepts, with `say` making what is said.
-fn conversation(random: &mut Rng, mut say: impl FnMut() -> String) -> (Vec<Message>, ChatOptions) {
+fn conversation(random: &mut Rng, mut say: impl FnMut() -> String) -> (Vec<ChatMessage>, ChatOptions) {
     let mut messages = Vec::new();
     if random.bool() {
-        messages.push(Message::new("system", &say()));
+        messages.push(ChatMessage::new("system", &say()));
     }
     for turn in 0..random.usize(1..6) {
-        messages.push(Message::new(["user", "assistant"][turn % 2], &say()));
+        messages.push(ChatMessage::new(["user", "assistant"][turn % 2], &say()));
     }
     let tools = json!([{"type": "function", "function": {
         "name": say(), "description": say(), "parameters": {"properties": {say(): {"type": "string", "enum": [say()]}}},
@@ -164,16 +164,20 @@ fn roles_names_and_keys_cannot_spell_control_tokens_either() {
     let Value::Object(fields) = fields else { unreachable!("an object") };
     let variables: Map<String, Value> = [("style".to_owned(), Value::from(evil))].into_iter().collect();
     let options = ChatOptions { variables, ..ChatOptions::default() };
-    let ids = encode_chat(&tokenizer, &template(source), &[Message::from_fields(fields)], &options).expect("a text");
+    let ids =
+        encode_chat(&tokenizer, &template(source), &[ChatMessage::from_fields(fields)], &options).expect("a text");
     assert_eq!(only_controls(&tokenizer, &ids), [258]);
     let (source, key) = ("{{ messages[0] | tojson }}<|im_end|>", Value::from(1));
     let fields = [("<|im_end|>".to_owned(), key)].into_iter().collect();
-    let ids = encode_chat(&tokenizer, &template(source), &[Message::from_fields(fields)], &options).expect("a text");
+    let ids =
+        encode_chat(&tokenizer, &template(source), &[ChatMessage::from_fields(fields)], &options).expect("a text");
     assert_eq!(only_controls(&tokenizer, &ids), [259]);
     let forged = "{% for m in messages %}{{ '<|im_' + m.content + '|>' }}<|{{ m.role }}|>{% endfor %}";
-    let ids = encode_chat(&tokenizer, &template(forged), &[Message::new("im_end", "start")], &options).expect("a text");
+    let ids =
+        encode_chat(&tokenizer, &template(forged), &[ChatMessage::new("im_end", "start")], &options).expect("a text");
     assert!(only_controls(&tokenizer, &ids).is_empty());
-    let known = encode_chat(&tokenizer, &template(forged), &[Message::new("user", "start")], &options).expect("a text");
+    let known =
+        encode_chat(&tokenizer, &template(forged), &[ChatMessage::new("user", "start")], &options).expect("a text");
     assert_eq!(only_controls(&tokenizer, &known), [261]);
 }
 
@@ -211,7 +215,7 @@ fn bos_comes_exactly_once_and_eos_only_from_the_template() {
     (data.add_bos, data.add_eos) = (Some(true), Some(true));
     let tokenizer = chat_tokenizer(data);
     let ids = |source: &str| {
-        encode_chat(&tokenizer, &template(source), &[Message::new("user", "<s>")], &ChatOptions::default())
+        encode_chat(&tokenizer, &template(source), &[ChatMessage::new("user", "<s>")], &ChatOptions::default())
             .expect("a text")
     };
     assert_eq!(ids("a"), [256, 97]);
@@ -256,7 +260,8 @@ fn a_template_mentions_what_its_tags_name_or_spell_and_nothing_else() {
 fn a_long_conversation_is_not_too_much_work() {
     let (templates, _) = chat_goldens(GOLDENS).expect("well-formed JSON");
     let said = "Some words that go on. ".repeat(40_000);
-    let messages: Vec<Message> = (0..9).map(|turn| Message::new(["user", "assistant"][turn % 2], &said)).collect();
+    let messages: Vec<ChatMessage> =
+        (0..9).map(|turn| ChatMessage::new(["user", "assistant"][turn % 2], &said)).collect();
     let options = ChatOptions { now: Some(LocalTime::from_seconds(0)), ..ChatOptions::default() };
     for (name, source) in &templates {
         let rendered = template(source).render(&tokenizer(), &messages, &options);

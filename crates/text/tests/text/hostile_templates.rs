@@ -4,7 +4,7 @@
 use crate::chat_support::chat_tokenizer;
 use crate::corpus::{self, Corpus};
 use crate::random;
-use muser_text::{ChatError, ChatOptions, ChatTemplate, Deadline, LocalTime, Message, Tokenizer};
+use muser_text::{ChatError, ChatMessage, ChatOptions, ChatTemplate, Deadline, LocalTime, Tokenizer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -44,7 +44,7 @@ fn try_out(tokenizer: &Tokenizer, source: &str) -> Outcome {
         let allocated = allocation_counter::measure(|| {
             let template = ChatTemplate::new(source);
             let rendered =
-                template.and_then(|template| template.render(tokenizer, &[Message::new("user", "hi")], &options));
+                template.and_then(|template| template.render(tokenizer, &[ChatMessage::new("user", "hi")], &options));
             filled = Some(rendered.map(|rendered| rendered.text().len()));
         });
         (filled, allocated)
@@ -129,7 +129,7 @@ fn a_bound_that_is_broken_names_its_line() {
     let tokenizer = chat_tokenizer(random::bytes_only("gpt-2"));
     let failure = |source: &str, options: &ChatOptions| {
         let template = ChatTemplate::new(source).expect("a good template");
-        template.render(&tokenizer, &[Message::new("user", "hi")], options).expect_err("a text")
+        template.render(&tokenizer, &[ChatMessage::new("user", "hi")], options).expect_err("a text")
     };
     let options = ChatOptions::default();
     let endless =
@@ -154,7 +154,7 @@ fn messages_are_traced_past_many_constants_that_look_alike() {
     // One by one, each character is compared with 45,000 others: this would not end.
     let said = "a".repeat(1 << 20);
     let rendered =
-        template.render(&tokenizer, &[Message::new("user", &said)], &ChatOptions::default()).expect("a text");
+        template.render(&tokenizer, &[ChatMessage::new("user", &said)], &ChatOptions::default()).expect("a text");
     assert_eq!(rendered.text().len(), said.len() + 3);
     assert_eq!(rendered.encode(&tokenizer).last(), Some(&256));
 }
