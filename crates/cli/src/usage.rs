@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use muser_enrol::TicketTextError;
-use muser_hub::{AddressError, TokenError};
-use muser_server::{KeyError, NoOrigin};
+use muser_hub::{HttpAddressError, TokenError};
+use muser_server::{ApiKeyError, NoOrigin};
 use muser_text::EmptyStopString;
 use muser_trust::identity::CertificateError;
 
@@ -128,14 +128,14 @@ pub enum UsageError {
     },
     /// The hub's address cannot be used.
     #[error("HF_ENDPOINT: {0}")]
-    HubEndpoint(AddressError),
+    HubEndpoint(HttpAddressError),
     /// A key of the server cannot be used.
     #[error("{flag}: {reason}")]
     Key {
         /// The flag that has it.
         flag: &'static str,
         /// The error, without the key.
-        reason: KeyError,
+        reason: ApiKeyError,
     },
     /// A file of keys without one: the server would be open to all.
     #[error("{0:?} has no keys")]

@@ -41,7 +41,7 @@ mod stream;
 mod text;
 mod tree;
 
-pub use access::{Access, Exposure, KeyError, KeyFileError, Keys, NoOrigin, Origins, Realms, Scope, Scopes};
+pub use access::{Access, ApiKeyError, ApiKeyFileError, Exposure, Keys, NoOrigin, Origins, Realms, Scope, Scopes};
 pub use app::{App, Phase};
 pub use error::{ApiError, ErrorKind};
 pub use listen::{ServeError, Server, Tls, TlsError};

@@ -229,7 +229,7 @@ fn access(args: &AccessArgs) -> Result<Access, Failure> {
     }
     for path in &args.api_key_file {
         let text = read_text(path)?;
-        let wrong = |error: muser_server::KeyFileError| Failure::Input {
+        let wrong = |error: muser_server::ApiKeyFileError| Failure::Input {
             path: path.clone(),
             line: error.line,
             reason: error.reason.to_string(),

@@ -26,7 +26,7 @@ pub struct Keys(Vec<(blake3::Hash, Scopes)>);
 
 /// Error of a key that cannot be used. Never contains the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
+pub enum ApiKeyError {
     /// It has no characters.
     #[error("a key is empty")]
     Empty,
@@ -44,11 +44,11 @@ pub enum KeyError {
 /// Error of a line in a file of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct KeyFileError {
+pub struct ApiKeyFileError {
     /// Line, from 1.
     pub line: usize,
     /// The fault of that line.
-    pub reason: KeyError,
+    pub reason: ApiKeyError,
 }
 
 impl Scope {
@@ -93,9 +93,9 @@ impl Scopes {
     }
 
     /// Reads names divided by commas.
-    fn parse(names: &str) -> Result<Self, KeyError> {
+    fn parse(names: &str) -> Result<Self, ApiKeyError> {
         names.split(',').try_fold(Self::NONE, |scopes, name| {
-            Scope::named(name).map(|scope| scopes.with(scope)).ok_or(KeyError::Scope)
+            Scope::named(name).map(|scope| scopes.with(scope)).ok_or(ApiKeyError::Scope)
         })
     }
 }
@@ -105,12 +105,12 @@ impl Keys {
     ///
     /// # Errors
     /// If it could not be sent in a header.
-    pub fn add(&mut self, key: &str, scopes: Scopes) -> Result<(), KeyError> {
+    pub fn add(&mut self, key: &str, scopes: Scopes) -> Result<(), ApiKeyError> {
         if key.is_empty() {
-            return Err(KeyError::Empty);
+            return Err(ApiKeyError::Empty);
         }
         if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(KeyError::Character);
+            return Err(ApiKeyError::Character);
         }
         self.0.push((blake3::hash(key.as_bytes()), scopes));
         Ok(())
@@ -121,16 +121,16 @@ impl Keys {
     ///
     /// # Errors
     /// Names the line, never the key.
-    pub fn add_file(&mut self, text: &str) -> Result<(), KeyFileError> {
+    pub fn add_file(&mut self, text: &str) -> Result<(), ApiKeyFileError> {
         for (index, line) in text.lines().enumerate() {
             let mut words = line.split_whitespace();
             let Some(key) = words.next().filter(|key| !key.starts_with('#')) else { continue };
             let scopes = words.next().map_or(Ok(Scopes::NONE.with(Scope::Use)), Scopes::parse);
             let added = match words.next() {
-                Some(_) => Err(KeyError::TooMuch),
+                Some(_) => Err(ApiKeyError::TooMuch),
                 None => scopes.and_then(|scopes| self.add(key, scopes)),
             };
-            added.map_err(|reason| KeyFileError { line: index + 1, reason })?;
+            added.map_err(|reason| ApiKeyFileError { line: index + 1, reason })?;
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl fmt::Debug for Keys {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Result<Keys, KeyFileError> {
+    fn of(text: &str) -> Result<Keys, ApiKeyFileError> {
         let mut keys = Keys::default();
         keys.add_file(text).map(|()| keys)
     }
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn a_line_that_is_wrong_is_named_and_its_key_is_not() {
         let cases = [
-            ("a\nsecret-key root", 2, KeyError::Scope),
-            ("secret-key use,", 1, KeyError::Scope),
-            ("\n\nsecret-key use metrics", 3, KeyError::TooMuch),
-            ("sécret-key", 1, KeyError::Character),
+            ("a\nsecret-key root", 2, ApiKeyError::Scope),
+            ("secret-key use,", 1, ApiKeyError::Scope),
+            ("\n\nsecret-key use metrics", 3, ApiKeyError::TooMuch),
+            ("sécret-key", 1, ApiKeyError::Character),
         ];
         for (text, line, reason) in cases {
             let error = of(text).unwrap_err();
-            assert_eq!(error, KeyFileError { line, reason }, "{text}");
+            assert_eq!(error, ApiKeyFileError { line, reason }, "{text}");
             assert!(!format!("{error} {error:?}").contains("cret"), "{error}");
         }
     }
@@ -215,9 +215,9 @@ mod tests {
     #[test]
     fn a_key_that_no_header_can_hold_is_refused() {
         let mut keys = Keys::default();
-        assert_eq!(keys.add("", Scopes::NONE), Err(KeyError::Empty));
-        assert_eq!(keys.add("a b", Scopes::NONE), Err(KeyError::Character));
-        assert_eq!(keys.add("a\n", Scopes::NONE), Err(KeyError::Character));
+        assert_eq!(keys.add("", Scopes::NONE), Err(ApiKeyError::Empty));
+        assert_eq!(keys.add("a b", Scopes::NONE), Err(ApiKeyError::Character));
+        assert_eq!(keys.add("a\n", Scopes::NONE), Err(ApiKeyError::Character));
         assert!(keys.is_empty());
     }
 }

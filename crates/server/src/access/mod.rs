@@ -12,7 +12,7 @@ mod origin;
 
 pub use client::{Client, Realms};
 pub use guard::{guard, is_open, scope_of};
-pub use keys::{KeyError, KeyFileError, Keys, Scope, Scopes};
+pub use keys::{ApiKeyError, ApiKeyFileError, Keys, Scope, Scopes};
 pub use origin::{NoOrigin, Origins};
 
 /// Access control of a server.

@@ -19,7 +19,6 @@ pub const SHARED: &[&str] = &[
     "Grant",
     "Identity",
     "KeyError",
-    "KeyFileError",
     "KeyState",
     "Limits",
     "Matrix",
