@@ -52,4 +52,4 @@ pub use remote::{
 };
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
-pub use settings::{Limits, Log, LogFn, Page, ServerSettings, ServiceSettings, ShortageFn, ShortageLog};
+pub use settings::{ConnectionLimits, Log, LogFn, Page, ServerSettings, ServiceSettings, ShortageFn, ShortageLog};

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::error::{ApiError, ErrorKind};
-use crate::settings::Limits;
+use crate::settings::ConnectionLimits;
 
 /// Bytes that a serving thread may parse, tokenise or write itself: well below a millisecond's work.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
@@ -60,7 +60,7 @@ struct Lane {
 
 impl WorkPool {
     /// A pool within `limits`.
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(limits: &ConnectionLimits) -> Self {
         let lane = || Lane {
             threads: Arc::new(Semaphore::new(limits.pool_threads)),
             places: Arc::new(Semaphore::new(limits.pool_threads.saturating_add(limits.pool_queue_max))),
@@ -112,8 +112,8 @@ mod tests {
 
     use super::*;
 
-    fn limits(pool_queue_max: usize, pool_patience: Duration) -> Limits {
-        Limits { pool_threads: 1, pool_queue_max, pool_patience, ..Limits::default() }
+    fn limits(pool_queue_max: usize, pool_patience: Duration) -> ConnectionLimits {
+        ConnectionLimits { pool_threads: 1, pool_queue_max, pool_patience, ..ConnectionLimits::default() }
     }
 
     fn on_one_thread<T>(test: impl Future<Output = T>) -> T {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn work_that_finds_no_thread_in_time_is_refused_and_work_that_panics_is_the_servers_fault() {
         on_one_thread(async {
-            let none = WorkPool::new(&Limits { pool_threads: 0, ..limits(1, Duration::from_millis(1)) });
+            let none = WorkPool::new(&ConnectionLimits { pool_threads: 0, ..limits(1, Duration::from_millis(1)) });
             assert_eq!(none.run(Load::Small, || ()).await.unwrap_err().kind(), ErrorKind::Unavailable);
             let pool = WorkPool::new(&limits(1, LONG));
             let fault = pool.run(Load::Large, || std::panic::resume_unwind(Box::new(()))).await;

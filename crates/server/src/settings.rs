@@ -35,7 +35,7 @@ pub struct ServerSettings {
     /// Keys, origins and reachability.
     pub access: Access,
     /// Limits of connections and of their requests.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
     /// Visibility of `/metrics`.
     pub metrics: Page,
     /// Visibility of `/slots`.
@@ -84,7 +84,7 @@ impl fmt::Debug for ShortageLog {
 
 /// Limits of connections in number, bytes and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections that are open at once; an address has three quarters of them at most. When they are taken, an idle
     /// one is closed for the new one. If none is idle, the new one gets a 503 and is closed, within `narrow_max`;
     /// beyond that it is closed without an answer. Default 512.
@@ -117,7 +117,7 @@ pub struct Limits {
     pub memory_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections_max: 512,

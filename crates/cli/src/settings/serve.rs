@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use muser_kernels::attention::KvLayout;
-use muser_server::{Limits, Origins};
+use muser_server::{ConnectionLimits, Origins};
 
 use super::cluster_member::ProducerArgs;
 use super::generation::{one_layout, temperature};
@@ -159,16 +159,16 @@ impl MemoryArgs {
 
 impl ConnectionArgs {
     /// Limits of connections where the system has descriptors for `available` of them: a quarter at most are narrow places.
-    pub fn limits(&self, available: NonZeroUsize) -> Limits {
+    pub fn limits(&self, available: NonZeroUsize) -> ConnectionLimits {
         let timeout = Duration::from_secs(self.timeout.get().into());
-        let narrow_max = Limits::default().narrow_max.min(available.get() / 4);
-        Limits {
+        let narrow_max = ConnectionLimits::default().narrow_max.min(available.get() / 4);
+        ConnectionLimits {
             connections_max: self.max_connections.get().min(available.get() - narrow_max),
             narrow_max,
             body_bytes_max: mib(self.max_body_mib.get()),
             body_timeout: timeout,
             write_stall: timeout,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         }
     }
 }

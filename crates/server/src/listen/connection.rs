@@ -26,7 +26,7 @@ use super::socket::{Busy, Timed};
 use super::tls::Tls;
 use crate::access::is_open;
 use crate::error::{ApiError, ErrorKind};
-use crate::settings::Limits;
+use crate::settings::ConnectionLimits;
 
 /// Time limit of lingering at the end of a connection. Closed at once, a client that is still sending would lose an
 /// answer that refuses its request.
@@ -39,7 +39,7 @@ const NARROW_TIME: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Serving {
     pub(super) router: Router,
-    pub(super) limits: Limits,
+    pub(super) limits: ConnectionLimits,
     pub(super) tls: Option<Tls>,
 }
 
@@ -56,7 +56,7 @@ impl Serving {
         closing: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
         if peer.place() == Place::Narrow {
-            let Limits { head_timeout, silence_timeout, idle_timeout, .. } = &mut self.limits;
+            let ConnectionLimits { head_timeout, silence_timeout, idle_timeout, .. } = &mut self.limits;
             [head_timeout, silence_timeout, idle_timeout].into_iter().for_each(|time| *time = NARROW_TIME.min(*time));
         }
         // Tokens go out one by one; none waits for the next.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::admission::{Peer, Phase};
 use super::refusal::replaced;
-use crate::settings::Limits;
+use crate::settings::ConnectionLimits;
 
 /// True while a request of the connection is being answered: then the client may be silent. Clones share the flag.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ struct Timer {
 impl<S> Timed<S> {
     /// Until the first byte at most `silence_timeout` of the limits passes, from the first byte of a request to
     /// [`Busy::begin`] at most `head_timeout`, and from one byte that the client takes to the next at most `write_stall`.
-    pub fn new(stream: S, busy: Busy, limits: &Limits) -> Self {
+    pub fn new(stream: S, busy: Busy, limits: &ConnectionLimits) -> Self {
         let [silence, head, write] = [limits.silence_timeout, limits.head_timeout, limits.write_stall].map(Timer::new);
         Self { stream, busy, heads: 0, silence, is_silent: true, head, write, instead: Vec::new() }
     }

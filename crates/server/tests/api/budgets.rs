@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use muser_server::Limits;
+use muser_server::ConnectionLimits;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Pending, begin, connect};
@@ -194,7 +194,7 @@ fn a_body_that_no_route_reads_is_not_waited_for() {
 #[test]
 fn bodies_of_all_requests_together_have_a_budget_and_small_ones_need_none() {
     let mut setup = Setup::of(shipped());
-    setup.server.limits = Limits { memory_bytes_max: 1 << 20, ..Limits::default() };
+    setup.server.limits = ConnectionLimits { memory_bytes_max: 1 << 20, ..ConnectionLimits::default() };
     let world = World::start(setup);
     let body = |bytes: usize| {
         json!({"content": "x", "parse_special": true, "add_special": false, "with_pieces": null,

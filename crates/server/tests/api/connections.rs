@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use muser_server::Limits;
+use muser_server::ConnectionLimits;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Pending, connect};
@@ -16,16 +16,23 @@ const LONG: Duration = Duration::from_secs(600);
 /// Far longer than it takes until something whose time is `SHORT` has ended.
 const SOON: Duration = Duration::from_secs(30);
 
-fn with_limits(limits: Limits) -> World {
+fn with_limits(limits: ConnectionLimits) -> World {
     let mut setup = Setup::of(shipped());
     (setup.context, setup.slots) = (2048, 1);
     setup.server.limits = limits;
     World::start(setup)
 }
 
-fn patient() -> Limits {
+fn patient() -> ConnectionLimits {
     let [head_timeout, silence_timeout, idle_timeout, body_timeout, write_stall] = [LONG; 5];
-    Limits { head_timeout, silence_timeout, idle_timeout, body_timeout, write_stall, ..Limits::default() }
+    ConnectionLimits {
+        head_timeout,
+        silence_timeout,
+        idle_timeout,
+        body_timeout,
+        write_stall,
+        ..ConnectionLimits::default()
+    }
 }
 
 /// True once the server has closed the connection, with no byte left to read.
@@ -59,7 +66,7 @@ fn health_on(stream: &TcpStream) {
 
 #[test]
 fn one_connection_too_many_is_told_so_and_another_may_come_when_one_has_left() {
-    let world = with_limits(Limits { connections_max: 2, ..patient() });
+    let world = with_limits(ConnectionLimits { connections_max: 2, ..patient() });
     let endless = json!({"prompt": "a", "n_predict": 2000, "ignore_eos": true, "stream": true});
     let mut busy: Vec<_> = (0..2).map(|_| world.begin("POST", "/completion", &endless)).collect();
     let refused = world.get("/props");
@@ -77,7 +84,7 @@ fn one_connection_too_many_is_told_so_and_another_may_come_when_one_has_left() {
 #[test]
 fn connections_that_say_nothing_make_way_for_those_that_ask() {
     // An address has a share of 4 of them.
-    let world = with_limits(Limits { connections_max: 5, ..patient() });
+    let world = with_limits(ConnectionLimits { connections_max: 5, ..patient() });
     let silent: Vec<TcpStream> = (0..4).map(|_| connect(world.address)).collect();
     wait_until("all places are taken", || world.connections() == 4);
     for path in ["/health", "/props", "/health"] {
@@ -94,7 +101,7 @@ fn connections_that_say_nothing_make_way_for_those_that_ask() {
 
 #[test]
 fn a_new_connection_that_says_nothing_is_closed_sooner_than_one_that_has_asked() {
-    let world = with_limits(Limits { silence_timeout: SHORT, ..patient() });
+    let world = with_limits(ConnectionLimits { silence_timeout: SHORT, ..patient() });
     let asked = kept(&world);
     assert!(is_closed(&connect(world.address)));
     health_on(&asked);
@@ -137,7 +144,7 @@ fn heads_that_cannot_be_read_are_refused_in_the_envelope() {
 
 #[test]
 fn a_head_that_trickles_in_is_not_waited_for_and_a_silent_connection_is() {
-    let world = with_limits(Limits { head_timeout: SHORT, ..patient() });
+    let world = with_limits(ConnectionLimits { head_timeout: SHORT, ..patient() });
     let silent = kept(&world);
     let trickling = kept(&world);
     for text in ["", "GET /health HTTP/1.1\r\nHost: loc"] {
@@ -153,7 +160,7 @@ fn a_head_that_trickles_in_is_not_waited_for_and_a_silent_connection_is() {
 
 #[test]
 fn a_connection_without_requests_is_closed_after_a_while() {
-    let world = with_limits(Limits { idle_timeout: SHORT, ..patient() });
+    let world = with_limits(ConnectionLimits { idle_timeout: SHORT, ..patient() });
     assert!(is_closed(&connect(world.address)));
     wait_until("a request comes in time, and the connection is closed behind it", || {
         let (mut stream, mut answer) = (connect(world.address), String::new());
@@ -165,7 +172,7 @@ fn a_connection_without_requests_is_closed_after_a_while() {
 
 #[test]
 fn a_head_that_is_too_long_is_refused() {
-    let world = with_limits(Limits { head_bytes_max: 8192, ..patient() });
+    let world = with_limits(ConnectionLimits { head_bytes_max: 8192, ..patient() });
     let filler = "x".repeat(7000);
     assert_eq!(world.ask("GET", "/health", &[("X-Filler", &filler)]).status, 200);
     let stream = connect(world.address);
@@ -175,7 +182,7 @@ fn a_head_that_is_too_long_is_refused() {
 
 #[test]
 fn a_body_that_is_too_long_is_refused_by_its_announcement_or_once_it_is() {
-    let world = with_limits(Limits { body_bytes_max: 1000, ..patient() });
+    let world = with_limits(ConnectionLimits { body_bytes_max: 1000, ..patient() });
     let head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n";
     let text = |length: usize| json!({"content": "x".repeat(length - 14)}).to_string();
     assert_eq!(text(1000).len(), 1000);
@@ -195,7 +202,7 @@ fn a_body_that_is_too_long_is_refused_by_its_announcement_or_once_it_is() {
 
 #[test]
 fn a_client_that_is_refused_while_it_sends_can_send_on_and_is_not_reset() {
-    let world = with_limits(Limits { body_bytes_max: 1000, ..patient() });
+    let world = with_limits(ConnectionLimits { body_bytes_max: 1000, ..patient() });
     let mut stream = connect(world.address);
     write(&stream, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000\r\n\r\n");
     assert_eq!(answer(stream.try_clone().unwrap()).status, 413);
@@ -209,7 +216,7 @@ fn a_client_that_is_refused_while_it_sends_can_send_on_and_is_not_reset() {
 
 #[test]
 fn a_body_that_does_not_come_is_not_waited_for() {
-    let world = with_limits(Limits { body_timeout: SHORT, ..patient() });
+    let world = with_limits(ConnectionLimits { body_timeout: SHORT, ..patient() });
     let began = Instant::now();
     let head =
         |length: usize| format!("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
@@ -289,7 +296,7 @@ fn a_client_that_leaves_ends_what_runs_or_waits_for_it() {
 
 #[test]
 fn a_client_that_does_not_take_its_answer_loses_it() {
-    let world = with_limits(Limits { write_stall: SHORT, ..patient() });
+    let world = with_limits(ConnectionLimits { write_stall: SHORT, ..patient() });
     // Far more than buffers on the way hold.
     let body = json!({"prompt": "a", "n_predict": 2000, "n_probs": 100, "ignore_eos": true, "stream": true});
     let client = world.send("POST", "/completion", &body);

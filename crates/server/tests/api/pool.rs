@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muser_server::Limits;
+use muser_server::ConnectionLimits;
 use serde_json::{Value, json};
 
 use crate::client::begin;
@@ -12,7 +12,7 @@ use crate::world::{Setup, World, shipped};
 fn without_threads() -> World {
     let mut setup = Setup::of(shipped());
     let pool_patience = Duration::from_millis(1);
-    setup.server.limits = Limits { pool_threads: 0, pool_patience, ..Limits::default() };
+    setup.server.limits = ConnectionLimits { pool_threads: 0, pool_patience, ..ConnectionLimits::default() };
     World::start(setup)
 }
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muser_server::{Limits, Tls, TlsError};
+use muser_server::{ConnectionLimits, Tls, TlsError};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
@@ -21,7 +21,7 @@ struct Made {
 }
 
 /// A server that speaks TLS.
-fn world(made: &Made, limits: Limits) -> World {
+fn world(made: &Made, limits: ConnectionLimits) -> World {
     let tls = Tls::from_pem(made.certificate_pem.as_bytes(), made.key_pem.as_bytes()).unwrap();
     let mut setup = Setup::of(shipped());
     setup.server.limits = limits;
@@ -53,7 +53,7 @@ fn client(trusted: &Made, world: &World) -> StreamOwned<ClientConnection, TcpStr
 fn a_client_that_trusts_the_certificate_is_answered() {
     let made = made();
     // Time enough to agree, on the busiest machine.
-    let world = world(&made, Limits { head_timeout: Duration::from_secs(60), ..Limits::default() });
+    let world = world(&made, ConnectionLimits { head_timeout: Duration::from_secs(60), ..ConnectionLimits::default() });
     let mut stream = client(&made, &world);
     let body = r#"{"prompt": "a", "n_predict": 3, "stream": true}"#;
     let head = format!("Host: localhost\r\nConnection: close\r\nContent-Length: {}", body.len());
@@ -73,7 +73,8 @@ fn a_client_that_trusts_the_certificate_is_answered() {
 
 #[test]
 fn a_client_that_never_begins_to_agree_is_not_waited_for() {
-    let world = world(&made(), Limits { head_timeout: Duration::from_millis(200), ..Limits::default() });
+    let world =
+        world(&made(), ConnectionLimits { head_timeout: Duration::from_millis(200), ..ConnectionLimits::default() });
     assert_eq!(connect(world.address).read(&mut [0; 1]).unwrap(), 0);
 }
 
