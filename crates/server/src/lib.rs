@@ -52,4 +52,6 @@ pub use remote::{
 };
 pub use routes::router;
 pub use service::{ModelFacts, Service, Words};
-pub use settings::{ConnectionLimits, Log, LogFn, Page, ServerSettings, ServiceSettings, ShortageFn, ShortageLog};
+pub use settings::{
+    ConnectionLimits, Log, LogFn, PageVisibility, ServerSettings, ServiceSettings, ShortageFn, ShortageLog,
+};

@@ -37,9 +37,9 @@ pub struct ServerSettings {
     /// Limits of connections and of their requests.
     pub limits: ConnectionLimits,
     /// Visibility of `/metrics`.
-    pub metrics: Page,
+    pub metrics: PageVisibility,
     /// Visibility of `/slots`.
-    pub slots: Page,
+    pub slots: PageVisibility,
     /// Receiver of a record of each request.
     pub log: Log,
     /// Receiver of errors when the system has no descriptor for a connection.
@@ -48,7 +48,7 @@ pub struct ServerSettings {
 
 /// Visibility of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Page {
+pub enum PageVisibility {
     /// Answered.
     #[default]
     Shown,

@@ -15,8 +15,8 @@ use muser_engine::Sampler;
 use muser_engine::engine::SubmitError;
 use muser_kernels::attention::KvLayout;
 use muser_server::{
-    Access, App, Exposure, Keys, Log, Origins, Page, Phase, Realms, RequestRecord, Scope, Scopes, ServeError, Server,
-    ServerSettings, Service, ServiceSettings, ShortageLog, Tls, TlsError, Words,
+    Access, App, Exposure, Keys, Log, Origins, PageVisibility, Phase, Realms, RequestRecord, Scope, Scopes, ServeError,
+    Server, ServerSettings, Service, ServiceSettings, ShortageLog, Tls, TlsError, Words,
 };
 use muser_trust::random;
 use tokio::runtime::{self, Runtime};
@@ -188,7 +188,7 @@ fn service_settings(args: &ServeArgs) -> ServiceSettings {
 }
 
 fn server_settings(args: &ServeArgs, access: Access) -> ServerSettings {
-    let page = |hidden| if hidden { Page::Hidden } else { Page::Shown };
+    let page = |hidden| if hidden { PageVisibility::Hidden } else { PageVisibility::Shown };
     ServerSettings {
         access,
         limits: args.connections.limits(descriptors::for_connections()),

@@ -11,12 +11,12 @@ use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::record::{Counters, RequestKind};
 use crate::remote::{AuditCounts, ProducerCounts, RemoteCounts};
-use crate::settings::Page;
+use crate::settings::PageVisibility;
 use muser_host::EngineStatus;
 
 /// The counts now.
 pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    if app.server.metrics == Page::Hidden {
+    if app.server.metrics == PageVisibility::Hidden {
         return Err(ApiError::new(ErrorKind::NotSupported, "this server was started with --no-metrics"));
     }
     let service = app.service()?;

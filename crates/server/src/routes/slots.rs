@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::settings::Page;
+use crate::settings::PageVisibility;
 use muser_host::Slot;
 
 /// The query of the route.
@@ -25,7 +25,7 @@ pub async fn slots(
     query: Result<Query<SlotsQuery>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Query(query) = query.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
-    if app.server.slots == Page::Hidden {
+    if app.server.slots == PageVisibility::Hidden {
         return Err(ApiError::new(ErrorKind::NotSupported, "this server was started with --no-slots"));
     }
     let service = app.service()?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muser_server::{Page, ServerSettings};
+use muser_server::{PageVisibility, ServerSettings};
 use serde_json::{Value, json};
 
 use crate::world::{Setup, World, shipped, wait_until};
@@ -99,7 +99,8 @@ fn every_line_is_in_prometheus_format_and_counts_what_happened() {
 #[test]
 fn hidden_pages_say_that_they_are() {
     let mut setup = Setup::of(shipped());
-    setup.server = ServerSettings { metrics: Page::Hidden, slots: Page::Hidden, ..ServerSettings::default() };
+    setup.server =
+        ServerSettings { metrics: PageVisibility::Hidden, slots: PageVisibility::Hidden, ..ServerSettings::default() };
     let world = World::start(setup);
     for (path, flag) in [("/metrics", "--no-metrics"), ("/slots", "--no-slots")] {
         let message = world.get(path).refused(501, "not_supported_error");

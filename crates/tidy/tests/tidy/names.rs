@@ -25,7 +25,6 @@ pub const SHARED: &[&str] = &[
     "Message",
     "ModelSpec",
     "Outcome",
-    "Page",
     "Phase",
     "Place",
     "Progress",
