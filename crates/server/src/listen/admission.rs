@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 /// Phase of a connection, the cheapest to close first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// Its last answer was sent, and the client has not closed it.
     Leaving,
     /// No byte has been received.
@@ -27,7 +27,13 @@ pub enum Phase {
     Answering,
 }
 
-const PHASES: [Phase; 5] = [Phase::Leaving, Phase::Silent, Phase::Waiting, Phase::Head, Phase::Answering];
+const PHASES: [ConnectionPhase; 5] = [
+    ConnectionPhase::Leaving,
+    ConnectionPhase::Silent,
+    ConnectionPhase::Waiting,
+    ConnectionPhase::Head,
+    ConnectionPhase::Answering,
+];
 
 /// Place of a connection: the requests it may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +82,7 @@ impl Peer {
     }
 
     /// Sets its phase.
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: ConnectionPhase) {
         if self.phase.swap(phase as u8, Ordering::Relaxed) != phase as u8 {
             self.since.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -88,7 +94,7 @@ impl Peer {
     }
 
     /// Its phase at this moment.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ConnectionPhase {
         PHASES[usize::from(self.phase.load(Ordering::Relaxed))]
     }
 }
@@ -104,7 +110,7 @@ impl Admission {
     pub fn make_room(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let age = |peer: &Peer| (peer.phase(), peer.since.load(Ordering::Relaxed));
-        dismiss(&mut open, |peer| peer.phase() <= Phase::Waiting, age);
+        dismiss(&mut open, |peer| peer.phase() <= ConnectionPhase::Waiting, age);
     }
 
     /// A place for a connection from `address`; `None` if there is not even a narrow one.
@@ -128,7 +134,9 @@ impl Admission {
         } else {
             // The least loss first: by phase, then of the address with most connections, then by age.
             let may_leave = |peer: &Peer| {
-                peer.place == Place::Full && peer.phase() <= Phase::Waiting && (has_share || peer.address == address)
+                peer.place == Place::Full
+                    && peer.phase() <= ConnectionPhase::Waiting
+                    && (has_share || peer.address == address)
             };
             let loss = |peer: &Peer| {
                 let most = usize::MAX - of_addresses.get(&peer.address).copied().unwrap_or(0);
@@ -137,7 +145,7 @@ impl Admission {
             if dismiss(&mut open, may_leave, loss) {
                 Place::Full
             } else {
-                let may_leave = |peer: &Peer| peer.place == Place::Narrow && peer.phase() < Phase::Answering;
+                let may_leave = |peer: &Peer| peer.place == Place::Narrow && peer.phase() < ConnectionPhase::Answering;
                 let age = |peer: &Peer| (peer.phase(), 0, peer.since.load(Ordering::Relaxed));
                 if narrow >= self.narrow_max && !dismiss(&mut open, may_leave, age) {
                     return None;
@@ -150,7 +158,7 @@ impl Admission {
         let peer = Peer {
             address,
             place,
-            phase: AtomicU8::new(Phase::Silent as u8),
+            phase: AtomicU8::new(ConnectionPhase::Silent as u8),
             since: AtomicU64::new(number),
             clock,
             leave,
@@ -199,7 +207,7 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    fn admit(table: &Arc<Admission>, last: u8, phase: Phase) -> Admitted {
+    fn admit(table: &Arc<Admission>, last: u8, phase: ConnectionPhase) -> Admitted {
         let admitted = table.admit(address(last)).unwrap();
         admitted.peer.enter(phase);
         admitted
@@ -213,67 +221,67 @@ mod tests {
     #[test]
     fn an_address_has_a_share_and_others_find_room_beside_it() {
         let table = Arc::new(Admission::new(8, NARROW_MAX));
-        let many: Vec<_> = (0..8).map(|_| admit(&table, 1, Phase::Answering)).collect();
+        let many: Vec<_> = (0..8).map(|_| admit(&table, 1, ConnectionPhase::Answering)).collect();
         let places: Vec<Place> = many.iter().map(|admitted| admitted.peer.place()).collect();
         assert_eq!(places.iter().filter(|place| **place == Place::Full).count(), 6);
-        assert_eq!(admit(&table, 2, Phase::Answering).peer.place(), Place::Full);
+        assert_eq!(admit(&table, 2, ConnectionPhase::Answering).peer.place(), Place::Full);
         assert!(many.iter().all(|admitted| !left(admitted)));
     }
 
     #[test]
     fn who_says_nothing_makes_way_first_then_who_waits_longest_and_never_who_works() {
         let table = Arc::new(Admission::new(4, NARROW_MAX));
-        let waiting = admit(&table, 1, Phase::Waiting);
-        let head = admit(&table, 2, Phase::Head);
-        let silent = admit(&table, 3, Phase::Silent);
-        let answering = admit(&table, 4, Phase::Answering);
-        let first = admit(&table, 5, Phase::Answering);
+        let waiting = admit(&table, 1, ConnectionPhase::Waiting);
+        let head = admit(&table, 2, ConnectionPhase::Head);
+        let silent = admit(&table, 3, ConnectionPhase::Silent);
+        let answering = admit(&table, 4, ConnectionPhase::Answering);
+        let first = admit(&table, 5, ConnectionPhase::Answering);
         assert!(left(&silent) && !left(&waiting));
-        let second = admit(&table, 6, Phase::Answering);
+        let second = admit(&table, 6, ConnectionPhase::Answering);
         assert!(left(&waiting) && !left(&head) && !left(&answering));
         assert_eq!((first.peer.place(), second.peer.place()), (Place::Full, Place::Full));
-        let third = admit(&table, 7, Phase::Answering);
+        let third = admit(&table, 7, ConnectionPhase::Answering);
         assert_eq!(third.peer.place(), Place::Narrow);
         drop(head);
-        assert_eq!(admit(&table, 8, Phase::Answering).peer.place(), Place::Full);
+        assert_eq!(admit(&table, 8, ConnectionPhase::Answering).peer.place(), Place::Full);
     }
 
     #[test]
     fn of_those_that_say_nothing_the_oldest_of_whoever_has_most_goes() {
         let table = Arc::new(Admission::new(4, NARROW_MAX));
-        let lone = admit(&table, 1, Phase::Silent);
-        let many: Vec<_> = (0..3).map(|_| admit(&table, 2, Phase::Silent)).collect();
-        let next = admit(&table, 3, Phase::Silent);
+        let lone = admit(&table, 1, ConnectionPhase::Silent);
+        let many: Vec<_> = (0..3).map(|_| admit(&table, 2, ConnectionPhase::Silent)).collect();
+        let next = admit(&table, 3, ConnectionPhase::Silent);
         assert!(!left(&lone) && left(&many[0]) && !left(&many[1]));
         // An address with all of its share loses one of its own.
-        let own = admit(&table, 2, Phase::Silent);
+        let own = admit(&table, 2, ConnectionPhase::Silent);
         assert!(!left(&lone) && left(&many[1]) && !left(&next) && !left(&own));
     }
 
     #[test]
     fn narrow_places_are_few_and_the_newest_has_one() {
         let table = Arc::new(Admission::new(1, NARROW_MAX));
-        let _works = admit(&table, 1, Phase::Answering);
-        let narrow: Vec<_> = (0..NARROW_MAX).map(|_| admit(&table, 1, Phase::Head)).collect();
-        let newest = admit(&table, 1, Phase::Answering);
+        let _works = admit(&table, 1, ConnectionPhase::Answering);
+        let narrow: Vec<_> = (0..NARROW_MAX).map(|_| admit(&table, 1, ConnectionPhase::Head)).collect();
+        let newest = admit(&table, 1, ConnectionPhase::Answering);
         assert_eq!((left(&narrow[0]), left(&narrow[1]), newest.peer.place()), (true, false, Place::Narrow));
-        narrow.iter().for_each(|admitted| admitted.peer.enter(Phase::Answering));
+        narrow.iter().for_each(|admitted| admitted.peer.enter(ConnectionPhase::Answering));
         assert!(table.admit(address(1)).is_none());
     }
 
     #[test]
     fn where_the_system_is_short_of_those_that_ask_for_nothing_the_silent_go_first() {
         let table = Arc::new(Admission::new(8, NARROW_MAX));
-        let waiting = admit(&table, 1, Phase::Waiting);
-        let head = admit(&table, 2, Phase::Head);
-        let silent = admit(&table, 3, Phase::Silent);
-        let answering = admit(&table, 4, Phase::Answering);
+        let waiting = admit(&table, 1, ConnectionPhase::Waiting);
+        let head = admit(&table, 2, ConnectionPhase::Head);
+        let silent = admit(&table, 3, ConnectionPhase::Silent);
+        let answering = admit(&table, 4, ConnectionPhase::Answering);
         table.make_room();
         assert!(left(&silent) && !left(&waiting));
         table.make_room();
         table.make_room();
         assert!(left(&waiting) && !left(&head) && !left(&answering));
-        let (silent, leaving) = (admit(&table, 5, Phase::Silent), admit(&table, 6, Phase::Leaving));
+        let (silent, leaving) = (admit(&table, 5, ConnectionPhase::Silent), admit(&table, 6, ConnectionPhase::Leaving));
         table.make_room();
         assert!(left(&leaving) && !left(&silent));
     }

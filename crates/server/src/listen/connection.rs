@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::admission::{Peer, Phase, Place};
+use super::admission::{ConnectionPhase, Peer, Place};
 use super::socket::{Busy, Timed};
 use super::tls::Tls;
 use crate::access::is_open;
@@ -111,7 +111,7 @@ impl Serving {
                 Pin::new(&mut connection).graceful_shutdown();
                 // A request that is there is answered; the rest of a head is not waited for: the place is wanted now.
                 poll_fn(|context| match connection.poll_without_shutdown(context) {
-                    Poll::Pending if peer.phase() < Phase::Answering => Poll::Ready(Ok(())),
+                    Poll::Pending if peer.phase() < ConnectionPhase::Answering => Poll::Ready(Ok(())),
                     polled => polled,
                 })
                 .await?;
@@ -129,7 +129,7 @@ impl Serving {
             }
         }
         let parts = connection.into_parts();
-        peer.enter(Phase::Leaving);
+        peer.enter(ConnectionPhase::Leaving);
         tokio::select! {
             () = linger(parts.io.into_inner().into_inner()) => {}
             () = peer.must_leave() => {}

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::admission::{Peer, Phase};
+use super::admission::{ConnectionPhase, Peer};
 use super::refusal::replaced;
 use crate::settings::ConnectionLimits;
 
@@ -36,13 +36,13 @@ impl Busy {
     pub fn begin(&self) {
         self.0.answering.store(true, Ordering::Relaxed);
         self.0.heads.fetch_add(1, Ordering::Relaxed);
-        self.0.peer.enter(Phase::Answering);
+        self.0.peer.enter(ConnectionPhase::Answering);
     }
 
     /// Its answer has been handed over.
     pub fn end(&self) {
         self.0.answering.store(false, Ordering::Relaxed);
-        self.0.peer.enter(Phase::Waiting);
+        self.0.peer.enter(ConnectionPhase::Waiting);
     }
 
     fn is_answering(&self) -> bool {
@@ -143,7 +143,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
                 if buffer.filled().len() > before {
                     this.head.start();
                     this.is_silent = false;
-                    this.busy.0.peer.enter(Phase::Head);
+                    this.busy.0.peer.enter(ConnectionPhase::Head);
                 }
                 this.head.check(context)?;
                 Poll::Ready(Ok(()))

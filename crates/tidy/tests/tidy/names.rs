@@ -25,7 +25,6 @@ pub const SHARED: &[&str] = &[
     "Message",
     "ModelSpec",
     "Outcome",
-    "Phase",
     "Place",
     "Progress",
     "RefuseCode",
