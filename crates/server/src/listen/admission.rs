@@ -35,9 +35,9 @@ const PHASES: [ConnectionPhase; 5] = [
     ConnectionPhase::Answering,
 ];
 
-/// Place of a connection: the requests it may send.
+/// Class of a connection: the requests it may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ConnectionClass {
     /// Any number, to any route.
     Full,
     /// One request, to a route that needs no key.
@@ -48,7 +48,7 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Peer {
     address: IpAddr,
-    place: Place,
+    class: ConnectionClass,
     phase: AtomicU8,
     /// Tick of the table's clock at which it came to its phase.
     since: AtomicU64,
@@ -76,9 +76,9 @@ pub struct Admitted {
 }
 
 impl Peer {
-    /// Its place, which does not change.
-    pub fn place(&self) -> Place {
-        self.place
+    /// Its class, which does not change.
+    pub fn class(&self) -> ConnectionClass {
+        self.class
     }
 
     /// Sets its phase.
@@ -100,7 +100,7 @@ impl Peer {
 }
 
 impl Admission {
-    /// A table with `full_max` places, of which an address has three quarters at most, and `narrow_max` narrow ones.
+    /// A table of at most `full_max` full connections, three quarters of them from one address, and `narrow_max` narrow ones.
     pub fn new(full_max: usize, narrow_max: usize) -> Self {
         let share = full_max - full_max / 4;
         Self { full_max, narrow_max, share, clock: Arc::default(), open: Mutex::default() }
@@ -113,28 +113,28 @@ impl Admission {
         dismiss(&mut open, |peer| peer.phase() <= ConnectionPhase::Waiting, age);
     }
 
-    /// A place for a connection from `address`; `None` if there is not even a narrow one.
+    /// Admits a connection from `address`, closing an idle one if it must; `None` if neither class has room.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
         let address = network_of(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut of_addresses, mut full, mut narrow) = (HashMap::<IpAddr, usize>::new(), 0, 0);
         for peer in open.values() {
-            match peer.place {
-                Place::Full => {
+            match peer.class {
+                ConnectionClass::Full => {
                     full += 1;
                     *of_addresses.entry(peer.address).or_default() += 1;
                 }
-                Place::Narrow => narrow += 1,
+                ConnectionClass::Narrow => narrow += 1,
             }
         }
         let own = of_addresses.get(&address).copied().unwrap_or(0);
         let has_share = own < self.share;
-        let place = if full < self.full_max && has_share {
-            Place::Full
+        let class = if full < self.full_max && has_share {
+            ConnectionClass::Full
         } else {
             // The least loss first: by phase, then of the address with most connections, then by age.
             let may_leave = |peer: &Peer| {
-                peer.place == Place::Full
+                peer.class == ConnectionClass::Full
                     && peer.phase() <= ConnectionPhase::Waiting
                     && (has_share || peer.address == address)
             };
@@ -143,21 +143,22 @@ impl Admission {
                 (peer.phase(), most, peer.since.load(Ordering::Relaxed))
             };
             if dismiss(&mut open, may_leave, loss) {
-                Place::Full
+                ConnectionClass::Full
             } else {
-                let may_leave = |peer: &Peer| peer.place == Place::Narrow && peer.phase() < ConnectionPhase::Answering;
+                let may_leave =
+                    |peer: &Peer| peer.class == ConnectionClass::Narrow && peer.phase() < ConnectionPhase::Answering;
                 let age = |peer: &Peer| (peer.phase(), 0, peer.since.load(Ordering::Relaxed));
                 if narrow >= self.narrow_max && !dismiss(&mut open, may_leave, age) {
                     return None;
                 }
-                Place::Narrow
+                ConnectionClass::Narrow
             }
         };
         let number = self.clock.fetch_add(1, Ordering::Relaxed);
         let (clock, leave) = (Arc::clone(&self.clock), Notify::new());
         let peer = Peer {
             address,
-            place,
+            class,
             phase: AtomicU8::new(ConnectionPhase::Silent as u8),
             since: AtomicU64::new(number),
             clock,
@@ -222,9 +223,9 @@ mod tests {
     fn an_address_has_a_share_and_others_find_room_beside_it() {
         let table = Arc::new(Admission::new(8, NARROW_MAX));
         let many: Vec<_> = (0..8).map(|_| admit(&table, 1, ConnectionPhase::Answering)).collect();
-        let places: Vec<Place> = many.iter().map(|admitted| admitted.peer.place()).collect();
-        assert_eq!(places.iter().filter(|place| **place == Place::Full).count(), 6);
-        assert_eq!(admit(&table, 2, ConnectionPhase::Answering).peer.place(), Place::Full);
+        let classes: Vec<ConnectionClass> = many.iter().map(|admitted| admitted.peer.class()).collect();
+        assert_eq!(classes.iter().filter(|class| **class == ConnectionClass::Full).count(), 6);
+        assert_eq!(admit(&table, 2, ConnectionPhase::Answering).peer.class(), ConnectionClass::Full);
         assert!(many.iter().all(|admitted| !left(admitted)));
     }
 
@@ -239,11 +240,11 @@ mod tests {
         assert!(left(&silent) && !left(&waiting));
         let second = admit(&table, 6, ConnectionPhase::Answering);
         assert!(left(&waiting) && !left(&head) && !left(&answering));
-        assert_eq!((first.peer.place(), second.peer.place()), (Place::Full, Place::Full));
+        assert_eq!((first.peer.class(), second.peer.class()), (ConnectionClass::Full, ConnectionClass::Full));
         let third = admit(&table, 7, ConnectionPhase::Answering);
-        assert_eq!(third.peer.place(), Place::Narrow);
+        assert_eq!(third.peer.class(), ConnectionClass::Narrow);
         drop(head);
-        assert_eq!(admit(&table, 8, ConnectionPhase::Answering).peer.place(), Place::Full);
+        assert_eq!(admit(&table, 8, ConnectionPhase::Answering).peer.class(), ConnectionClass::Full);
     }
 
     #[test]
@@ -264,7 +265,7 @@ mod tests {
         let _works = admit(&table, 1, ConnectionPhase::Answering);
         let narrow: Vec<_> = (0..NARROW_MAX).map(|_| admit(&table, 1, ConnectionPhase::Head)).collect();
         let newest = admit(&table, 1, ConnectionPhase::Answering);
-        assert_eq!((left(&narrow[0]), left(&narrow[1]), newest.peer.place()), (true, false, Place::Narrow));
+        assert_eq!((left(&narrow[0]), left(&narrow[1]), newest.peer.class()), (true, false, ConnectionClass::Narrow));
         narrow.iter().for_each(|admitted| admitted.peer.enter(ConnectionPhase::Answering));
         assert!(table.admit(address(1)).is_none());
     }

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::admission::{ConnectionPhase, Peer, Place};
+use super::admission::{ConnectionClass, ConnectionPhase, Peer};
 use super::socket::{Busy, Timed};
 use super::tls::Tls;
 use crate::access::is_open;
@@ -32,7 +32,7 @@ use crate::settings::ConnectionLimits;
 /// answer that refuses its request.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Timeout of a connection in a narrow place, for its one request.
+/// Timeout of a narrow connection, for its one request.
 const NARROW_TIME: Duration = Duration::from_secs(2);
 
 /// Router, limits and TLS of all connections.
@@ -55,7 +55,7 @@ impl Serving {
         peer: Arc<Peer>,
         closing: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
-        if peer.place() == Place::Narrow {
+        if peer.class() == ConnectionClass::Narrow {
             let ConnectionLimits { head_timeout, silence_timeout, idle_timeout, .. } = &mut self.limits;
             [head_timeout, silence_timeout, idle_timeout].into_iter().for_each(|time| *time = NARROW_TIME.min(*time));
         }
@@ -83,15 +83,15 @@ impl Serving {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (limits, busy, place) = (self.limits, Busy::new(Arc::clone(&peer)), peer.place());
+        let (limits, busy, class) = (self.limits, Busy::new(Arc::clone(&peer)), peer.class());
         let stream = Timed::new(stream, busy.clone(), &limits);
         let router = self.router;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             busy.begin();
             let (router, busy) = (router.clone(), busy.clone());
             Box::pin(async move {
-                let response = match place {
-                    Place::Narrow if !is_open(request.uri().path()) => too_many().into_response(),
+                let response = match class {
+                    ConnectionClass::Narrow if !is_open(request.uri().path()) => too_many().into_response(),
                     _ => router.oneshot(request).await.unwrap_or_else(|never| match never {}),
                 };
                 Ok::<_, Infallible>(response.map(|body| BusyBody { body, busy }))
@@ -102,14 +102,14 @@ impl Serving {
             // Counted from the end of the request before.
             .header_read_timeout(limits.idle_timeout)
             .max_header_size(limits.head_bytes_max)
-            .keep_alive(place == Place::Full)
+            .keep_alive(class == ConnectionClass::Full)
             .serve_connection(TokioIo::new(stream), service);
         let served = tokio::select! {
             served = poll_fn(|context| connection.poll_without_shutdown(context)) => Some(served),
             () = told(&mut closing) => None,
             () = peer.must_leave() => {
                 Pin::new(&mut connection).graceful_shutdown();
-                // A request that is there is answered; the rest of a head is not waited for: the place is wanted now.
+                // A request that is there is answered; the rest of a head is not waited for: a new connection needs the descriptor.
                 poll_fn(|context| match connection.poll_without_shutdown(context) {
                     Poll::Pending if peer.phase() < ConnectionPhase::Answering => Poll::Ready(Ok(())),
                     polled => polled,
@@ -144,7 +144,7 @@ async fn told(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// The `503` of connections in a narrow place, on all routes with a key.
+/// The `503` of narrow connections, on all routes with a key.
 fn too_many() -> ApiError {
     ApiError::new(ErrorKind::Unavailable, "too many connections are open").retry_after(1)
 }
