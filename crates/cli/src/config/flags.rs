@@ -16,7 +16,7 @@ pub struct CommandFlags<'a> {
 }
 
 /// Reason for which a flag refuses a value.
-pub enum Refused {
+pub enum FlagRefusal {
     /// A value of the wrong kind.
     Kind {
         /// Kind of value that the flag takes.
@@ -101,9 +101,9 @@ pub fn as_arguments(arg: &Arg, values: &[OsString]) -> Vec<OsString> {
 }
 
 /// The values that the flag takes from what it was given, if it accepts them; `"true"` or `"false"` for a switch.
-pub fn accept(arg: &Arg, given: &Given) -> Result<Vec<OsString>, Refused> {
+pub fn accept(arg: &Arg, given: &Given) -> Result<Vec<OsString>, FlagRefusal> {
     let several = matches!(arg.get_action(), ArgAction::Append);
-    let refuse = |takes, given| Err(Refused::Kind { takes, given });
+    let refuse = |takes, given| Err(FlagRefusal::Kind { takes, given });
     let values = match given {
         Given::Nothing => Vec::new(),
         Given::Boolean(value) if is_switch(arg) => vec![value.to_string().into()],
@@ -117,7 +117,7 @@ pub fn accept(arg: &Arg, given: &Given) -> Result<Vec<OsString>, Refused> {
         Given::List(_) => return refuse("one value", "an array"),
     };
     if !is_switch(arg) {
-        ask_the_parser(arg, &values).map_err(Refused::Value)?
+        ask_the_parser(arg, &values).map_err(FlagRefusal::Value)?
     }
     Ok(values)
 }

@@ -24,7 +24,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
 pub use error::ConfigError;
-use flags::{CommandFlags, Refused};
+use flags::{CommandFlags, FlagRefusal};
 
 /// Origin of a configured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,8 +254,8 @@ impl Entry {
     fn accepted_by(&self, arg: &Arg) -> Result<Vec<OsString>, ConfigError> {
         let (origin, flag) = (|| self.origin.clone(), self.key.clone());
         flags::accept(arg, &self.given).map_err(|refused| match refused {
-            Refused::Kind { takes, given } => ConfigError::Kind { origin: origin(), flag, takes, given },
-            Refused::Value(reason) => ConfigError::Value { origin: origin(), reason },
+            FlagRefusal::Kind { takes, given } => ConfigError::Kind { origin: origin(), flag, takes, given },
+            FlagRefusal::Value(reason) => ConfigError::Value { origin: origin(), reason },
         })
     }
 }

@@ -28,7 +28,6 @@ pub const SHARED: &[&str] = &[
     "Place",
     "Progress",
     "RefuseCode",
-    "Refused",
     "Request",
     "RequestError",
     "SequenceRows",
