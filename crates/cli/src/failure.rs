@@ -14,7 +14,7 @@ use muser_text::ChatError;
 use muser_weights::gguf::ModelOpenError;
 
 use crate::commands::produce::ProduceError;
-use crate::config::ConfigError;
+use crate::config::ConfigSourceError;
 use crate::gpu::GpuError;
 use crate::interrupt::Signal;
 use crate::member_error::MemberError;
@@ -28,7 +28,7 @@ pub enum Failure {
     Usage(#[from] UsageError),
     /// The configuration cannot be used.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] ConfigSourceError),
     /// A model file cannot be opened.
     #[error(transparent)]
     Open(#[from] ModelOpenError),

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::error::ConfigError;
+use super::error::ConfigSourceError;
 use super::{Entry, Given, Origin};
 
 /// Prefix of variables that set flags.
@@ -17,7 +17,7 @@ const PREFIX: &str = "MUSER_ARG_";
 const CONFIG: &str = "MUSER_ARG_CONFIG";
 
 /// All flags that the environment sets, in the order of their names: `MUSER_ARG_CTX_SIZE` stands for `--ctx-size`.
-pub fn entries() -> Result<Vec<Entry>, ConfigError> {
+pub fn entries() -> Result<Vec<Entry>, ConfigSourceError> {
     let mut entries = Vec::new();
     for (name, value) in env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) && *name != CONFIG) else { continue };
@@ -25,7 +25,7 @@ pub fn entries() -> Result<Vec<Entry>, ConfigError> {
         let key = written.to_ascii_lowercase().replace('_', "-");
         let origin = Arc::new(Origin::Environment { variable: name.to_owned() });
         if key.to_ascii_uppercase().replace('-', "_") != written {
-            return Err(ConfigError::UnknownFlag { origin, flag: written.to_owned(), command: String::new() });
+            return Err(ConfigSourceError::UnknownFlag { origin, flag: written.to_owned(), command: String::new() });
         }
         entries.push(Entry { scope: Vec::new(), key, given: Given::Variable(value), origin });
     }

@@ -8,7 +8,7 @@ use super::Origin;
 
 /// Error in the configuration file or the environment, which the user can correct.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ConfigSourceError {
     /// The file cannot be read.
     #[error("configuration file {path:?}: {reason}")]
     Read {

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::error::ConfigError;
+use super::error::ConfigSourceError;
 use super::{Entry, Given, Origin};
 use crate::input::read_file;
 
 /// All that the file at `path` sets.
-pub fn entries(path: &Path) -> Result<Vec<Entry>, ConfigError> {
+pub fn entries(path: &Path) -> Result<Vec<Entry>, ConfigSourceError> {
     let text = read_file(path).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8"))
     });
-    let text = text.map_err(|reason| ConfigError::Read { path: path.to_owned(), reason })?;
+    let text = text.map_err(|reason| ConfigSourceError::Read { path: path.to_owned(), reason })?;
     let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count();
-    let parsed = DeTable::parse(&text).map_err(|error| ConfigError::Syntax {
+    let parsed = DeTable::parse(&text).map_err(|error| ConfigSourceError::Syntax {
         path: path.to_owned(),
         line: line(error.span().map_or(0, |span| span.start)),
         reason: error.message().to_owned(),
@@ -38,7 +38,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads the table of the command `scope`; of all commands, if that is empty.
-    fn table(&mut self, scope: &[String], table: &DeTable<'_>) -> Result<(), ConfigError> {
+    fn table(&mut self, scope: &[String], table: &DeTable<'_>) -> Result<(), ConfigSourceError> {
         for (key, value) in table {
             let name = key.get_ref().to_string();
             let origin = Arc::new(Origin::File {
@@ -53,7 +53,7 @@ impl Reader<'_> {
                 self.entries.push(Entry { scope: scope.clone(), key: String::new(), given: Given::Nothing, origin });
                 self.table(&scope, table)?;
             } else {
-                let given = given(value).ok_or_else(|| ConfigError::Kind {
+                let given = given(value).ok_or_else(|| ConfigSourceError::Kind {
                     origin: origin.clone(),
                     flag: name.clone(),
                     takes: "text, numbers, booleans, or an array of them",

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-pub use error::ConfigError;
+pub use error::ConfigSourceError;
 use flags::{CommandFlags, FlagRefusal};
 
 /// Origin of a configured value.
@@ -96,7 +96,7 @@ struct Chosen<'a> {
 }
 
 /// `args` with what was configured for the command they name. Arguments that the parser refuses anyway stay as they are.
-pub fn with_configured(root: Command, args: Vec<OsString>) -> Result<Vec<OsString>, ConfigError> {
+pub fn with_configured(root: Command, args: Vec<OsString>) -> Result<Vec<OsString>, ConfigSourceError> {
     let Ok(matches) = flags::without_requirements(root.clone()).try_get_matches_from(&args) else { return Ok(args) };
     let named = matches.get_one::<PathBuf>("config").cloned();
     let configuration = Configuration::read(root, named)?;
@@ -111,7 +111,7 @@ pub fn with_configured(root: Command, args: Vec<OsString>) -> Result<Vec<OsStrin
 impl Configuration {
     /// Reads the file at `named`, or the one that the environment names, or the one at the usual place if there is one; and
     /// the environment. Everything in them is checked, for all commands.
-    pub fn read(root: Command, named: Option<PathBuf>) -> Result<Self, ConfigError> {
+    pub fn read(root: Command, named: Option<PathBuf>) -> Result<Self, ConfigSourceError> {
         let usual = || environment::default_config_file().filter(|path| path.exists());
         let path = named.or_else(environment::config_file).or_else(usual);
         let mut entries = environment::entries()?;
@@ -129,7 +129,7 @@ impl Configuration {
     }
 
     /// Every flag of every command.
-    pub fn effective(&self) -> Result<Vec<Effective>, ConfigError> {
+    pub fn effective(&self) -> Result<Vec<Effective>, ConfigSourceError> {
         let mut all = Vec::new();
         for command in flags::commands(&self.root) {
             let chosen = self.chosen(&command)?;
@@ -153,7 +153,7 @@ impl Configuration {
 
     /// Arguments configured for the command in `matches`, without those that are given there or conflict with those
     /// given.
-    fn arguments(&self, matches: &ArgMatches) -> Result<Vec<OsString>, ConfigError> {
+    fn arguments(&self, matches: &ArgMatches) -> Result<Vec<OsString>, ConfigSourceError> {
         let (mut path, mut matches) = (Vec::new(), matches);
         while let Some((name, below)) = matches.subcommand() {
             path.push(name.to_owned());
@@ -178,12 +178,12 @@ impl Configuration {
     }
 
     /// The strongest value of each flag of `command` that has one, the strongest first.
-    fn chosen<'a>(&'a self, command: &CommandFlags<'a>) -> Result<Vec<Chosen<'a>>, ConfigError> {
+    fn chosen<'a>(&'a self, command: &CommandFlags<'a>) -> Result<Vec<Chosen<'a>>, ConfigSourceError> {
         let mut chosen = Vec::new();
         for (flag, arg) in command.flags() {
             let meant = |entry: &&Entry| entry.key == flag && command.path.starts_with(&entry.scope);
             let values = |entry: &'a Entry| match entry.accepted_by(arg) {
-                Err(ConfigError::Kind { .. }) => None,
+                Err(ConfigSourceError::Kind { .. }) => None,
                 values => Some((entry, values)),
             };
             let holding = self.entries.iter().filter(meant).filter_map(values);
@@ -195,13 +195,13 @@ impl Configuration {
         Ok(chosen)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<(), ConfigSourceError> {
         let commands = flags::commands(&self.root);
         for entry in &self.entries {
             let in_scope = || commands.iter().filter(|command| command.path.starts_with(&entry.scope));
             let scope = entry.scope.join(" ");
             if in_scope().next().is_none() {
-                return Err(ConfigError::UnknownCommand { origin: entry.origin.clone(), command: scope });
+                return Err(ConfigSourceError::UnknownCommand { origin: entry.origin.clone(), command: scope });
             }
             if matches!(entry.given, Given::Nothing) {
                 continue;
@@ -209,27 +209,27 @@ impl Configuration {
             let accepted =
                 in_scope().filter_map(|command| Some(entry.accepted_by(command.flag(&entry.key)?).map(|_| ())));
             // That some flag accepts it counts for more than that another is of another kind, and less than a wrong value.
-            let weight = |result: &Result<(), ConfigError>| match result {
-                Err(ConfigError::Kind { .. }) => 0,
+            let weight = |result: &Result<(), ConfigSourceError>| match result {
+                Err(ConfigSourceError::Kind { .. }) => 0,
                 Ok(()) => 1,
                 Err(_) => 2,
             };
             let (origin, flag) = (entry.origin.clone(), entry.key.clone());
-            let unknown = || Err(ConfigError::UnknownFlag { origin, flag, command: scope });
+            let unknown = || Err(ConfigSourceError::UnknownFlag { origin, flag, command: scope });
             accepted.max_by_key(weight).unwrap_or_else(unknown)?;
         }
         commands.iter().try_for_each(|command| self.check_choices(command))
     }
 
     /// Of what excludes each other only one may be set, unless something stronger decides.
-    fn check_choices(&self, command: &CommandFlags<'_>) -> Result<(), ConfigError> {
+    fn check_choices(&self, command: &CommandFlags<'_>) -> Result<(), ConfigSourceError> {
         let chosen = self.chosen(command)?;
         let set = |chosen: &&Chosen<'_>| !flags::as_arguments(chosen.arg, &chosen.values).is_empty();
         for (index, one) in chosen.iter().enumerate().filter(|(_, one)| set(one)) {
             let as_strong = |other: &&Chosen<'_>| other.entry.strength() == one.entry.strength();
             let excluded = |other: &&Chosen<'_>| command.exclude_each_other(one.arg, other.arg);
             if let Some(other) = chosen[..index].iter().filter(set).filter(as_strong).find(excluded) {
-                return Err(ConfigError::Conflict {
+                return Err(ConfigSourceError::Conflict {
                     origin: one.entry.origin.clone(),
                     flag: one.flag.to_owned(),
                     other: other.flag.to_owned(),
@@ -251,11 +251,11 @@ impl Entry {
         }
     }
 
-    fn accepted_by(&self, arg: &Arg) -> Result<Vec<OsString>, ConfigError> {
+    fn accepted_by(&self, arg: &Arg) -> Result<Vec<OsString>, ConfigSourceError> {
         let (origin, flag) = (|| self.origin.clone(), self.key.clone());
         flags::accept(arg, &self.given).map_err(|refused| match refused {
-            FlagRefusal::Kind { takes, given } => ConfigError::Kind { origin: origin(), flag, takes, given },
-            FlagRefusal::Value(reason) => ConfigError::Value { origin: origin(), reason },
+            FlagRefusal::Kind { takes, given } => ConfigSourceError::Kind { origin: origin(), flag, takes, given },
+            FlagRefusal::Value(reason) => ConfigSourceError::Value { origin: origin(), reason },
         })
     }
 }

@@ -13,7 +13,7 @@ fn root() -> Command {
     Command::new("muser").subcommand(Command::new("node").subcommand(serve))
 }
 
-fn configuration(entries: &[(&str, &str, &str)]) -> Result<Configuration, ConfigError> {
+fn configuration(entries: &[(&str, &str, &str)]) -> Result<Configuration, ConfigSourceError> {
     let entry = |(line, (scope, key, value)): (usize, &(&str, &str, &str))| Entry {
         scope: scope.split_whitespace().map(str::to_owned).collect(),
         key: (*key).to_owned(),

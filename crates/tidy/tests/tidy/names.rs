@@ -10,7 +10,6 @@ pub const SHARED: &[&str] = &[
     "Answer",
     "Architecture",
     "Component",
-    "ConfigError",
     "Cost",
     "Difference",
     "Failure",
