@@ -10,7 +10,7 @@ use muser_weights::gguf::ModelFiles;
 
 use crate::failure::Failure;
 use crate::output::tell;
-use crate::progress::{Progress, Shown};
+use crate::progress::{DownloadProgress, Shown};
 use crate::settings::HubArgs;
 use crate::usage::UsageError;
 
@@ -42,7 +42,7 @@ pub enum Network {
 pub fn model_files(request: &PullRequest, network: Network, shown: Shown) -> Result<Pulled, Failure> {
     let hub = Hub::new(settings()?).map_err(Error::from)?;
     let network = if is_set("HF_HUB_OFFLINE") { Network::Offline } else { network };
-    let mut progress = Progress::new(shown);
+    let mut progress = DownloadProgress::new(shown);
     let mut watch = |event: muser_hub::PullEvent<'_>| {
         progress.hear(&event);
         ControlFlow::Continue(())

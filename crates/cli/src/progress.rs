@@ -20,7 +20,7 @@ pub enum Shown {
 }
 
 /// Shows the events of downloads, one file after the other.
-pub struct Progress {
+pub struct DownloadProgress {
     style: Style,
     file: String,
     bytes: Option<u64>,
@@ -34,7 +34,7 @@ enum Style {
     Silent,
 }
 
-impl Progress {
+impl DownloadProgress {
     /// The way that suits standard error.
     pub fn new(shown: Shown) -> Self {
         let style = match shown {
@@ -122,7 +122,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for DownloadProgress {
     fn drop(&mut self) {
         if let Style::Bar(bar) = &self.style {
             bar.finish_and_clear();
