@@ -1,4 +1,4 @@
-//! Addresses of files on servers: `http` or `https`, and nothing in them that must not be shown or sent on.
+//! URLs of files: `http` or `https`, without user name and password, and shown without their query.
 
 use std::fmt;
 use std::str::FromStr;

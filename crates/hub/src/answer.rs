@@ -93,12 +93,13 @@ impl Facts {
         }
     }
 
-    /// Without the headers that only the hub is trusted with: `X-Repo-Commit`, `X-Linked-Etag` and `X-Linked-Size`.
-    pub(crate) fn of_a_stranger(self) -> Self {
+    /// Headers of a server outside the endpoint's origin: without `X-Repo-Commit`, `X-Linked-Etag` and `X-Linked-Size`,
+    /// which only the hub is trusted with.
+    pub(crate) fn without_hub_headers(self) -> Self {
         Self { commit: None, linked_etag: None, linked_bytes: None, ..self }
     }
 
-    /// The etag that says the very same bytes; `None` for a weak one.
+    /// The etag, if it is a strong validator: equal ones mean equal bytes. `None` for a weak one.
     pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.etag.as_deref().filter(|etag| etag.len() > 2 && etag.starts_with('"') && etag.ends_with('"'))
     }

@@ -45,7 +45,7 @@ impl RepoCache {
         self.locks.join(format!("{etag}.lock"))
     }
 
-    /// Makes the file's name in the snapshot lead to its blob; the name's path.
+    /// Links the file's name in the snapshot to its blob. Returns the link's path.
     pub(crate) fn link(&self, commit: &str, file: &FileName, etag: &str) -> Result<PathBuf, Error> {
         let path = self.snapshot(commit).join(file.to_path());
         let folder = path.parent().unwrap_or(&self.folder);
@@ -60,7 +60,7 @@ impl RepoCache {
         Ok(path)
     }
 
-    /// Notes that `revision` is at `commit`.
+    /// Writes `commit` to the ref of `revision`.
     pub(crate) fn set_ref(&self, revision: &Revision, commit: &str) -> Result<(), Error> {
         let path = self.ref_path(revision);
         if revision.is_commit() || fs::read_to_string(&path).is_ok_and(|known| known == commit) {
@@ -81,7 +81,7 @@ impl RepoCache {
         is_commit(commit).then(|| commit.to_owned())
     }
 
-    /// The GGUF files of a snapshot that are there to the end of their links, sorted by name.
+    /// GGUF files of a snapshot whose links resolve, sorted by name.
     pub(crate) fn files(&self, commit: &str) -> Vec<FileName> {
         let mut found = Vec::new();
         gather(&self.snapshot(commit), "", DEPTH_MAX, &mut found);
@@ -98,7 +98,7 @@ impl RepoCache {
     }
 }
 
-/// Makes something aside and renames it to `path`, so that `path` is at every moment the old or the new.
+/// Creates a file under a temporary name by `make`, and renames it to `path`, which so never holds a part of it.
 fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), Error> {
     let mut aside = path.to_owned().into_os_string();
     aside.push(format!(".{}.new", std::process::id()));

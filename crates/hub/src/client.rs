@@ -184,7 +184,7 @@ impl<'a> Hops<'a> {
         let answer = request.call().map_err(|reason| self.network(reason))?;
         let (head, body) = answer.into_parts();
         let facts = Facts::read(&head.headers);
-        let facts = if self.is_at_endpoint { facts } else { facts.of_a_stranger() };
+        let facts = if self.is_at_endpoint { facts } else { facts.without_hub_headers() };
         Ok((head.status.as_u16(), facts, body))
     }
 

@@ -1,5 +1,5 @@
-//! Bringing one file: what is there already is kept, what is interrupted is gone on with, what is whole is checked, and
-//! only then it has its name.
+//! Download of one file: a partial file is resumed by range, the whole is verified, and only then renamed to its final
+//! name.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,9 +14,9 @@ use crate::retry::{PullEvent, Retries, Watch, tell};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 128 << 10;
-/// Bytes that are shown of a file that begins as it should not.
+/// First bytes that the error of a wrong magic number shows.
 const SHOWN_BYTES: usize = 16;
-/// Bytes that make an interrupted attempt count as none in vain.
+/// Bytes after which an interrupted attempt counts as progress: the retries begin anew.
 const ADVANCE_BYTES: u64 = 4 << 20;
 
 /// Download of one file.
@@ -39,7 +39,7 @@ pub(crate) struct Job<'a> {
 pub(crate) enum Naming {
     /// Content-addressed: a file that has the name has the content.
     ByContent,
-    /// Not content-addressed: the file under the name may be of other content, so its digest or the server is asked.
+    /// Not content-addressed: the file under the name may have other content, so its digest or the server decides.
     ByPlace,
     /// As [`Self::ByPlace`], and only the digest counts; an unchanged validator does not.
     Doubted,
@@ -80,7 +80,7 @@ pub(crate) fn fetch(client: &Client, job: &Job<'_>, watch: &mut Watch<'_>) -> Re
     }
 }
 
-/// The file that has the final name, if it is known to be the right one without asking.
+/// The file under the final name, if its name or digest proves it without a request.
 fn already_there(job: &Job<'_>, watch: &mut Watch<'_>) -> Result<Option<Done>, Error> {
     let Some(bytes) = job.place.whole_bytes_of(job.magic)? else { return Ok(None) };
     if job.bytes.is_some_and(|expected| expected != bytes) {
@@ -112,19 +112,19 @@ fn hash(hasher: &mut Hasher, file: &mut File, job: &Job<'_>, watch: &mut Watch<'
     is_wanted
 }
 
-/// The file while it is not whole. Everything in it is hashed.
+/// Partial file, with the running hash of its bytes.
 struct Partial<'a> {
     place: &'a Place,
     file: File,
     hasher: Hasher,
-    /// The strong etag of the content that its bytes are of.
+    /// Strong etag of the content that its bytes belong to.
     etag: Option<String>,
     /// Latest validator of the server: [`Facts::validator`](crate::answer::Facts::validator).
     validator: Option<String>,
 }
 
 impl<'a> Partial<'a> {
-    /// Opens what an earlier pull left, or nothing.
+    /// Opens the partial file of an earlier pull, or a new one.
     fn open(job: &Job<'a>, watch: &mut Watch<'_>) -> Result<Self, Error> {
         let place = job.place;
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&place.partial);
@@ -149,12 +149,12 @@ impl<'a> Partial<'a> {
         self.etag.is_some() || job.sha256.is_some()
     }
 
-    /// True if bytes are there and a range request can resume them.
+    /// True if the partial file has bytes and a range request can resume them.
     fn can_go_on(&self, job: &Job<'_>) -> bool {
         self.have() > 0 && self.is_known(job)
     }
 
-    /// Throws away what there is; what comes now has the strong etag `etag`.
+    /// Truncates the partial file. The bytes that follow have the strong etag `etag`.
     fn begin(&mut self, etag: Option<&str>) -> Result<(), Error> {
         // First the note: without it the bytes are of no use, while the other way round they would be of the wrong content.
         self.place.set_note(Note::Partial, None)?;
@@ -176,7 +176,7 @@ impl<'a> Partial<'a> {
         Ok(())
     }
 
-    /// Checks the whole and gives it its name.
+    /// Verifies the whole file and renames it to its final name.
     fn finish(self, job: &Job<'_>) -> Result<Done, Error> {
         let found = self.hasher.finish();
         if let Some(expected) = job.sha256.filter(|expected| *expected != found) {
@@ -197,9 +197,9 @@ impl<'a> Partial<'a> {
 }
 
 enum Outcome {
-    /// All bytes are there.
+    /// All bytes were received.
     Whole,
-    /// The file that has the final name, of this size, is what the server has.
+    /// The server has no other content than the file under the final name; its size, bytes.
     Unchanged(u64),
 }
 

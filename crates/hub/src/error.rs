@@ -31,7 +31,7 @@ pub enum Error {
         /// No match, no GGUF file or a missing part, with the files there are.
         reason: ChoiceError,
     },
-    /// User error: there is nothing at the address.
+    /// User error: the server has no file at the address.
     #[error("{address}: not found")]
     NotFound {
         /// Requested address.
@@ -82,7 +82,7 @@ pub enum Error {
     Interrupted {
         /// Requested address.
         address: String,
-        /// Bytes that came until then, with those of earlier pulls.
+        /// Bytes received so far, those of earlier pulls included.
         bytes: u64,
         /// The file's size, if known.
         expected: Option<u64>,
@@ -120,10 +120,10 @@ pub enum Error {
         reason: Box<Self>,
         /// Attempts in a row without progress.
         attempts: usize,
-        /// The file that the next pull goes on with, and its size.
+        /// Partial file that the next pull resumes, and its size in bytes.
         partial: Option<(PathBuf, u64)>,
     },
-    /// The file that came is not the one that was asked for. The partial file is removed.
+    /// The received file has another digest than the requested one. The partial file is removed.
     #[error("{file}: its SHA-256 is {found}, and should be {expected}")]
     Digest {
         /// The file.
@@ -133,14 +133,15 @@ pub enum Error {
         /// Digest of the received bytes.
         found: Sha256,
     },
-    /// The file that came is of another kind, such as a page in place of a model. The partial file is removed.
+    /// The received file does not begin with the required bytes, as a web page in place of a model. The partial file is
+    /// removed.
     #[error("{file}: what came begins with \"{found}\", and should begin with \"{magic}\"")]
     Magic {
         /// The file.
         file: String,
         /// First bytes that were asked for.
         magic: String,
-        /// First bytes that came.
+        /// First bytes received.
         found: String,
     },
     /// Disk error: full, or not writable.

@@ -1,17 +1,18 @@
 //! Model files from elsewhere: by address, or out of a repository of a model hub, into caches on this machine.
 //!
 //! Pure parts, which tests and the fuzzer reach without a network:
-//! - `reference` is what a user may write: an address, or `user/repo[:QUANT]`.
-//! - `address` is the little of URLs that is needed: joining, comparing origins, showing without secrets.
+//! - `reference` parses what users write: an address, or `user/repo[:QUANT]`.
+//! - `address` is the subset of URLs in use: joining, comparing origins, showing without secrets.
 //! - `file_name` is a relative path that stays in its folder, and the names of a split model's parts.
-//! - `listing` is the hub's answer about a repository, and the choice of a file in it.
+//! - `listing` parses the hub's list of a repository's files, and chooses among them.
 //!
 //! Parts that touch disk or network:
-//! - `settings` is everything that comes from outside: endpoint, token, folders, timeouts.
-//! - `client` asks, follows redirects by hand, and decides who sees the token; `answer` reads what headers say.
-//! - `cache` is the folder layout that the hub's own client has; `place` is where one file goes, under a lock.
-//! - `download` brings one file: resumed, repeated, checked, named when whole.
-//! - `pull` joins these for a request.
+//! - `settings` are the arguments: endpoint, token, folders, timeouts.
+//! - `client` sends requests, follows redirects itself, and sends the token to the endpoint's origin only; `answer` parses
+//!   headers.
+//! - `cache` is the folder layout of the hub's own client; `place` is one file's destination and its lock.
+//! - `download` fetches one file: resumes, retries, verifies, renames.
+//! - `pull` serves a whole request.
 
 #![forbid(unsafe_code)]
 

@@ -59,7 +59,7 @@ pub enum ChoiceError {
     NoMatch {
         /// Requested name or quantisation.
         wanted: String,
-        /// Every GGUF file that there is.
+        /// All GGUF files of the repository.
         available: Vec<FileName>,
     },
     /// A part of a split model is not there.
@@ -67,7 +67,7 @@ pub enum ChoiceError {
     PartMissing {
         /// The part's name.
         part: FileName,
-        /// Every GGUF file that there is.
+        /// All GGUF files of the repository.
         available: Vec<FileName>,
     },
 }

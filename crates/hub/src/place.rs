@@ -44,7 +44,7 @@ pub(crate) struct Held {
 }
 
 impl Place {
-    /// A file in a cache; its folder is made. `lock` is where others that know this cache lock it.
+    /// A file in a cache, whose folder is created. `lock`: the lock file that other programs with this cache use.
     pub(crate) fn in_cache(path: &Path, lock: Option<PathBuf>, downloads: &Path) -> Result<Self, Error> {
         let folder = path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder).map_err(Error::disk("create the folder", folder))?;

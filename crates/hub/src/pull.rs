@@ -71,7 +71,7 @@ pub struct PulledFile {
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
-    /// Its digest, if it is known: computed while it came, or stated by the hub.
+    /// Its digest, if known: computed during the download, or stated by the hub.
     pub sha256: Option<Sha256>,
     /// True if it was in place before, so that no bytes were fetched.
     pub from_cache: bool,
@@ -126,9 +126,9 @@ impl Hub {
         Ok(Pulled { files })
     }
 
-    /// The files, brought only if they are not here: whether they have changed since is not asked.
+    /// The files, downloaded only if the caches lack them. Later changes on the server are not looked for.
     ///
-    /// A repository's file that is chosen for being the first by name is asked for, since what is here may not be all.
+    /// The hub's list is fetched where the file would be chosen as the first by name: the cache may lack an earlier one.
     ///
     /// # Errors
     /// As [`Self::pull`].
@@ -252,7 +252,7 @@ impl Hub {
         }
     }
 
-    /// The files that an address stands for, and where they go; no name if the user says where to.
+    /// The files at an address, all parts of a split model, with their paths here; without names if the user gave the path.
     fn address_files(
         &self,
         address: &HttpAddress,
@@ -344,7 +344,7 @@ fn check_one_file(request: &PullRequest, parts: usize) -> Result<(), ReferenceEr
     }
 }
 
-/// The file that the user names. It may be anything: only a digest can say that it is what is wanted.
+/// The file at the user's path. Only a digest can prove that it is the requested one.
 fn cached_output(output: &Path, request: &PullRequest) -> Result<Pulled, Error> {
     if request.sha256.is_none() || !output.is_file() {
         return Err(Error::NotCached { wanted: "a file of known digest".into(), folder: output.into() });

@@ -39,7 +39,7 @@ pub enum ReferenceError {
     /// A wrong address.
     #[error(transparent)]
     Address(#[from] HttpAddressError),
-    /// The address does not say what the file is called.
+    /// The address has no file name.
     #[error("{0} does not end in a file name; say where to put the file")]
     NoFileName(String),
     /// A flag that only repositories have a use for.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The caller is asked at least this often whether to go on.
+/// Longest time between two calls of the caller's watch, which may cancel.
 const IDLE: Duration = Duration::from_millis(100);
 /// The longest pause that a server may ask for.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
@@ -15,23 +15,23 @@ const PAUSE_MAX: Duration = Duration::from_secs(120);
 /// Progress event of a pull.
 #[derive(Debug)]
 pub enum PullEvent<'a> {
-    /// Another process brings the same file; this one waits for it.
+    /// Another process downloads the same file; this one waits for its lock.
     Waiting {
         /// The file.
         file: &'a str,
     },
-    /// The bytes of a file begin to come, also after an interruption.
+    /// A transfer begins, the first or one that resumes.
     Began {
         /// The file.
         file: &'a str,
         /// Its size, if known.
         bytes: Option<u64>,
-        /// Bytes that are there already.
+        /// Bytes of the file on disk already.
         have: u64,
     },
-    /// More bytes are there.
+    /// More bytes were received.
     Received {
-        /// Bytes of the file that are there now.
+        /// Bytes of the file on disk now.
         have: u64,
     },
     /// Something went wrong, and is tried again after a pause.
