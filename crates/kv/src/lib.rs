@@ -4,18 +4,18 @@
 //! unit in which caches allocate, share, forget, ship and store; its bytes are a pure function of the model's identity
 //! and the tokens up to its end.
 //!
-//! - `layout` says which byte of a page is what.
-//! - `name` says what makes two pages the same page: the chained digest of identity and tokens.
-//! - `realm` says who shares pages with whom.
-//! - `makers` says which other machines a page's bytes depend on.
-//! - `provenance` says if pages from elsewhere may become visible.
+//! - `layout` is the byte layout of a page.
+//! - `name` identifies a page: the chained digest of model identity and tokens.
+//! - `realm` is the scope within which pages are shared.
+//! - `makers` are the other machines that a page's bytes depend on.
+//! - `provenance` decides if pages from elsewhere may become visible.
 //! - `page` owns page memory: full pages are shared by reference, and copied before a holder changes them.
 //! - `pool` is the budget and the free lists that pages come from and return to.
 //! - `spec` is the pure arithmetic of a cache: which pages it holds after how many rows, and their bytes.
 //! - `cache` is one sequence: append in three steps, read, forget behind the window.
-//! - `rewind` takes rows back, and forks a cache that shares a prefix.
-//! - `transfer` gives pages out, and builds a cache from pages that arrive, off to the side.
-//! - `ship` counts what a handoff has to send.
+//! - `rewind` truncates a cache, and forks one that shares a prefix.
+//! - `transfer` exports pages, and builds a cache from received ones before it is visible.
+//! - `ship` is the payload of a handoff in rows, pages and bytes.
 
 #![forbid(unsafe_code)]
 

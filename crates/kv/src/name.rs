@@ -51,7 +51,7 @@ impl PageName {
         &self.0
     }
 
-    /// The name that was stored or shipped as `bytes`. Whether any page has it, only a comparison tells.
+    /// The name with these bytes, as stored or received; no page need have it.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

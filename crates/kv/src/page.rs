@@ -8,8 +8,8 @@ use crate::pool::{OutOfPages, PagePool};
 
 /// A page's bytes, 64-byte aligned, as one cache holds them.
 ///
-/// Several holders may share the bytes; shared bytes never change, a holder that must change them copies them first.
-/// When the last holder is gone, the memory returns to the pool it came from.
+/// Several holders may share the bytes; shared bytes never change, a holder that must change them copies them first. When
+/// the last holder drops them, the memory returns to its pool.
 #[derive(Debug)]
 pub struct Page {
     /// `None` only while `drop` runs.
@@ -37,7 +37,7 @@ pub(crate) struct Buffer {
     hint: AtomicU64,
 }
 
-/// A number that no page and no cache has had yet.
+/// A stamp that no page and no cache of this process has had.
 pub(crate) fn next_stamp() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Only uniqueness matters: a thread that compares stamps got the page through something that synchronises.

@@ -98,7 +98,7 @@ impl PagePool {
         }
     }
 
-    /// A page whose content is whatever was there before.
+    /// A page with unspecified content.
     pub(crate) fn take_unspecified(&self, page_bytes: usize) -> Result<Page, OutOfPages> {
         let mut state = self.lock();
         let class = state.class(page_bytes);

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// Scope within which pages are shared. It is a secret that page names are salted with, so that a request outside cannot
-/// name a page of it, and so neither find one nor learn that there is one.
+/// Scope within which pages are shared: a secret that salts page names. A request of another realm cannot compute the name
+/// of its pages, so it can neither reuse one nor detect it.
 ///
-/// Derived values are keyed BLAKE3 with the realm's 32 bytes as key, over a label and what is said below.
+/// Derived values are keyed BLAKE3, with the realm's 32 bytes as key, over a label and the bytes named below.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Realm([u8; 32]);
 
 impl Realm {
-    /// The one realm of all who are not kept apart. Names in it are not salted.
+    /// The shared realm. Names in it are not salted.
     pub const COMMON: Self = Self([0; 32]);
 
     /// The realm with this secret.
@@ -24,8 +24,8 @@ impl Realm {
         Self(self.derive(b"muser realm, division", division))
     }
 
-    /// The realm as a producer is told of it: label `handoffs`. It does not give away the names that pages have here. The
-    /// common one is common there, too.
+    /// The realm as a producer sees it: label `handoffs`. It does not reveal page names of this machine. [`Self::COMMON`]
+    /// stays common.
     pub fn for_handoffs(&self) -> [u8; 32] {
         if *self == Self::COMMON { self.0 } else { self.derive(b"muser realm, handoffs", &[]) }
     }

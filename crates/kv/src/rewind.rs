@@ -1,4 +1,4 @@
-//! Going back: truncation after a rejected draft, and forks that share a prefix.
+//! Truncation after a rejected draft, and forks that share a prefix.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ pub struct CacheSpec {
 /// Subset of a local layer's pages. The two differ by the extra pages behind the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSet {
-    /// The pages that the next query sees: enough to go on.
+    /// The pages that the next query sees: enough to continue.
     Window,
     /// Those and the extra pages behind them: the pages of a cache that was filled by appending.
     Held,
@@ -40,7 +40,7 @@ pub enum SpecError {
     /// A cache without layers.
     #[error("a cache needs at least one layer")]
     NoLayers,
-    /// A layer whose queries see nothing, not even themselves.
+    /// A layer with a window of no keys.
     #[error("the window of layer {layer} is 0; a query sees at least its own position")]
     EmptyWindow {
         /// The first such layer.

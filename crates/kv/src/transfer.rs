@@ -1,7 +1,7 @@
-//! Giving pages out, and building a cache from pages that arrive.
+//! Export of pages, and construction of a cache from received pages.
 //!
-//! Arriving pages are collected in a [`DetachedCache`] off to the side. It turns into a cache only when every page is
-//! there and checked, so nothing partial is ever visible; dropped before that, it returns its pages to the pool.
+//! Received pages are collected in a [`DetachedCache`]. It turns into a cache only once every page is present and checked,
+//! so nothing partial is ever visible; dropped before that, it returns its pages to the pool.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ pub struct DetachedCache {
     makers: Makers,
 }
 
-/// The pages expected of one layer, and those that are there.
+/// Pages expected of one layer, and those received.
 #[derive(Debug)]
 struct Arrivals {
     expected: Range<usize>,
@@ -169,7 +169,7 @@ impl SequenceCache {
         Ok(ExportedPage { bytes: held.bytes(), rows })
     }
 
-    /// A share in the full page `page` (an absolute index) of `layer`. It outlives the cache's own interest in the page.
+    /// A share in the full page `page` (an absolute index) of `layer`. It stays valid after the cache drops the page.
     ///
     /// # Errors
     /// Any [`ExportError`].
@@ -214,7 +214,7 @@ impl DetachedCache {
         self.layers[layer].expected.clone()
     }
 
-    /// Names who made the pages that are copied into place from now on. Shared ones keep their own makers.
+    /// Sets the makers of pages copied into place from now on. Shared pages keep their own makers.
     pub fn set_makers(&mut self, makers: Makers) {
         self.makers = makers;
     }
@@ -252,7 +252,7 @@ impl DetachedCache {
         Ok(())
     }
 
-    /// The finished cache, if every expected page is there. Otherwise everything that arrived is dropped.
+    /// The finished cache, if every expected page is present. Otherwise all received pages are dropped.
     ///
     /// # Errors
     /// [`InstallError::Missing`].
@@ -261,7 +261,7 @@ impl DetachedCache {
         self.finish_into(pool)
     }
 
-    /// As [`Self::finish`], for a cache that takes its later pages from `pool`. Those that arrived stay with their own pool.
+    /// As [`Self::finish`], for a cache that takes its later pages from `pool`. Received pages stay with their own pool.
     ///
     /// # Errors
     /// [`InstallError::Missing`].
