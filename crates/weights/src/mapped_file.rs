@@ -1,8 +1,8 @@
 //! Read-only memory mapping: the crate's only `unsafe`.
 //!
-//! A mapped file is shared with whoever may write it. If another process truncates the file while it is mapped, touching
-//! a page behind the new end raises SIGBUS and kills this process; if another process overwrites it in place, the bytes
-//! change under us. Neither can be prevented from here: replace model files by renaming a new file over the old name,
+//! A mapped file is shared with every process that may write it. If another process truncates the file while it is mapped,
+//! touching a page behind the new end raises SIGBUS and kills this process; if another process overwrites it in place, the
+//! bytes change under us. Neither can be prevented from here: replace model files by renaming a new file over the old name,
 //! never by writing into them.
 
 use std::fs::{self, File};

@@ -17,7 +17,7 @@ pub enum SplitError {
         /// The file to open instead.
         first: PathBuf,
     },
-    /// The file says it is a shard but is not named like one, so that the others cannot be found.
+    /// The metadata declare a shard, but the file name has no shard number by which to find the others.
     #[error("shard {number} of {count} must be named {expected:?} for the others to be found beside it")]
     Name {
         /// Number the file states for itself, counted from 1.

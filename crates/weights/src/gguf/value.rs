@@ -80,7 +80,7 @@ impl fmt::Display for ValueType {
 /// Elements of an array that are shown to people.
 const SHOWN_MAX: usize = 8;
 
-/// One metadata value. A string is bytes: the format says UTF-8, files in the wild do not always obey.
+/// One metadata value. A string is bytes: the format demands UTF-8, published files do not always have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "these are the format's own names")]
 pub enum Value<'a> {
@@ -160,7 +160,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// For people: strings with what is not UTF-8 replaced, long arrays by their first elements and length.
+/// For display: strings with what is not UTF-8 replaced, long arrays by their first elements and length.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,5 @@
-//! Models of published geometries with random weights, whole files with a vocabulary: for measurements where the real weights
-//! cannot be had. They compute as much as the real ones and say nothing.
+//! Models of published geometries with random weights, whole files with a vocabulary: for measurements where the real
+//! weights cannot be had. They cost the arithmetic of the real ones; their output is noise.
 //!
 //! Weights are quantised normal deviates that keep activations near their size. A file is a pure function of geometry and
 //! seed; rows may be made by any threads in any order.
