@@ -21,7 +21,7 @@ pub(crate) struct ByteAlphabet {
 }
 
 impl ByteAlphabet {
-    /// The alphabet; there is only one.
+    /// The alphabet of GPT-2.
     pub(crate) fn new() -> Self {
         Self { shifted: (0..=u8::MAX).filter(|&byte| !stands_for_itself(byte)).collect() }
     }

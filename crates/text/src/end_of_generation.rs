@@ -29,7 +29,7 @@ const ENDINGS: [&str; 22] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Control tokens after which another file or mere padding follows: what comes next answers no prompt.
+/// Control tokens that separate or pad files in training data: text after them does not continue an answer.
 const NEXT_FILE: [&str; 11] = [
     "<|file_sep|>",
     "<|repo_name|>",

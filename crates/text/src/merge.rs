@@ -36,7 +36,7 @@ pub(crate) struct MergeScratch {
     waiting: BinaryHeap<Reverse<(u32, usize)>>,
 }
 
-/// A stretch of the word that is one token by now. Merging moves it into its left neighbour.
+/// A part of the word that is merged into one token so far. Merging moves it into its left neighbour.
 #[derive(Clone, Copy)]
 pub(crate) struct Symbol {
     /// The token, or [`NO_TOKEN`].
@@ -65,7 +65,7 @@ impl MergeScratch {
         }));
     }
 
-    /// Merges until no pair can be. `look_up` says what a symbol, the next one and where that one ends become; a pair
+    /// Merges until no pair has a rank. `look_up` gives what a symbol, the next one and where that one ends become; a pair
     /// must always become the same.
     pub(crate) fn merge_all(&mut self, bytes: usize, look_up: impl Fn(&Symbol, &Symbol, usize) -> Option<Merge>) {
         let Self { symbols, waiting } = self;

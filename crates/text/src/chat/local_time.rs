@@ -1,4 +1,4 @@
-//! A date and time of day for templates that print one. The caller says what time it is; nothing here reads a clock.
+//! A date and time of day for templates that print one. The time is an argument; nothing here reads a clock.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// A date of the Gregorian calendar and a time of day, with no say about the zone.
+/// A date of the Gregorian calendar and a time of day, without a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     /// Days since 1970-01-01.

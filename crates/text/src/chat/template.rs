@@ -161,7 +161,7 @@ pub struct ChatOptions {
 pub struct Deadline(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Deadline {
-    /// A deadline that has passed as soon as `has_passed` says so. It is asked every few milliseconds.
+    /// A deadline that `has_passed` decides; it is called every few milliseconds.
     pub fn new(has_passed: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(has_passed))
     }
@@ -177,8 +177,8 @@ impl std::fmt::Debug for Deadline {
     }
 }
 
-/// Completeness of tracing: the share of the rendered text of which it is known if it came from the messages. Users can
-/// never write control tokens, whatever it is; it only decides if the template still can.
+/// Completeness of tracing: the part of the rendered text whose source, template or messages, is known. Messages never
+/// yield control tokens, whatever it is; it only decides if the template can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracing {
     /// Completely: the template's control tokens are parsed.
@@ -234,7 +234,7 @@ impl ChatTemplates {
     ///
     /// # Errors
     ///
-    /// [`ChatError::Syntax`] of the first that is no good.
+    /// [`ChatError::Syntax`] of the first that does not parse.
     pub fn new<'a>(main: Option<&str>, named: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ChatError> {
         let named = named.into_iter().map(|(name, source)| Ok((name.to_owned(), ChatTemplate::new(source)?)));
         Ok(Self { main: main.map(ChatTemplate::new).transpose()?, named: named.collect::<Result<_, ChatError>>()? })

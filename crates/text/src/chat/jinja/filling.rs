@@ -25,7 +25,7 @@ pub(in crate::chat) struct Filling<'a> {
     pub(in crate::chat) others: &'a [(&'static str, Json)],
     /// Characters whose marks `tojson` keeps.
     pub(in crate::chat) marks: &'a Marks,
-    /// Time of `strftime_now`, which there is not without it.
+    /// Time of `strftime_now`; `None` leaves the function undefined.
     pub(in crate::chat) now: Option<LocalTime>,
     /// Budget.
     pub(in crate::chat) limits: Limits,

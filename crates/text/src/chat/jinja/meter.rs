@@ -20,7 +20,7 @@ const NESTING_MAX: usize = 600;
 pub(crate) struct Limits {
     /// Steps: one for an expression or a statement, and one for every 64 bytes that are read or made.
     pub(crate) steps: u64,
-    /// Bytes of all values that are made, those that are gone again included.
+    /// Bytes of all values made, freed ones included.
     pub(crate) value_bytes: u64,
     /// Bytes of the text.
     pub(crate) text_bytes: usize,
