@@ -73,19 +73,19 @@ pub enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Compute long prompts for the servers of a cluster, and send them the keys and values.
     Produce(cluster_member::ProduceArgs),
-    /// Let another machine into the cluster by a ticket, or join with one; both test the link and compare the bits.
+    /// Enrol another machine by a ticket, or join with one; both test the link and compare bits.
     Enroll(enroll::EnrollArgs),
     /// Start a producer beside this process, answer a prompt with and without it, and compare the bits.
     Demo(cluster_member::DemoArgs),
-    /// Print what a handoff of a prompt would move, and who would be expected to compute it quickest.
+    /// Print the bytes that a handoff of a prompt would move, and the machine that is expected to compute it first.
     Plan(plan::PlanArgs),
-    /// Print what a GGUF file holds, its identity, and whether muser can run it.
+    /// Print the contents of a GGUF file, its identity, and whether muser can run it.
     Inspect(InspectArgs),
     /// Write a GGUF file with other weight types.
     Quantize(QuantizeArgs),
-    /// Write a model of a published size with random weights, to measure with where the real weights are not to be had.
+    /// Write a model of a published size with random weights, for measurements without the real ones.
     MakeModel(MakeModelArgs),
-    /// Write the full logits of every position: the tool by which anyone compares bits.
+    /// Write the full logits of every position, to compare machines bit by bit.
     Logits(LogitsArgs),
     /// Measure prefill and decode, tokens per second.
     Bench(BenchArgs),
@@ -95,11 +95,11 @@ pub enum Command {
     Pull(PullArgs),
     /// Compare every operation and whole models of a device with the scalar references, by bits.
     Conformance(conformance::ConformanceArgs),
-    /// Print what this machine offers: processors, kernels, memory and its bandwidth.
+    /// Print this machine's processors, kernels, memory and memory bandwidth.
     Doctor(DoctorArgs),
-    /// Make and keep the folders by which machines of one cluster know each other.
+    /// Create and maintain the folders by which machines of one cluster admit each other.
     Cluster(cluster::ClusterArgs),
-    /// Look at what the configuration file and the environment set.
+    /// Inspect the settings of the configuration file and the environment.
     Config(ConfigArgs),
     /// Print a shell's completion script.
     Completions(CompletionsArgs),
@@ -108,14 +108,14 @@ pub enum Command {
 /// A model from elsewhere; shared by the commands that open one.
 #[derive(Args, Clone, Debug)]
 pub struct HubArgs {
-    /// Model of a Hugging Face repository, `user/repo[:QUANT]`, or by its address: the file that `muser pull` keeps,
-    /// brought first if it is not here; -hf for short.
+    /// Model of a Hugging Face repository, `user/repo[:QUANT]`, or the address of a file; downloaded first, as by `muser
+    /// pull`, if it is not cached; -hf for short.
     #[arg(long, alias = "hf", value_name = "REFERENCE", conflicts_with = "model")]
     pub hf_repo: Option<Reference>,
     /// File in the repository; -hff for short.
     #[arg(long, alias = "hff", value_name = "NAME", requires = "hf_repo")]
     pub hf_file: Option<FileName>,
-    /// Ask nobody for the model: take only what is here.
+    /// Do not use the network: the model must be cached.
     #[arg(long, requires = "hf_repo")]
     pub offline: bool,
 }
@@ -259,7 +259,7 @@ pub struct TokenizeArgs {
     /// Read control tokens that are spelled in the text as text.
     #[arg(long)]
     pub no_parse_special: bool,
-    /// Leave out the token that the model wants at the beginning.
+    /// Leave out the token that begins a context (BOS).
     #[arg(long)]
     pub no_bos: bool,
 }
@@ -283,7 +283,7 @@ pub struct ConfigArgs {
 /// Subcommands of `muser config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check it, and print what every flag has and who set it.
+    /// Check it, and print the value of every flag and its source.
     Check(ConfigCheckArgs),
 }
 

@@ -32,7 +32,7 @@ pub struct PullArgs {
     /// File to write [default: the hub's cache, or muser's own for an address].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Ask nobody: take only what is here.
+    /// Do not use the network: the files must be cached.
     #[arg(long)]
     pub offline: bool,
     /// Show no progress.

@@ -25,19 +25,20 @@ pub enum ClusterCommand {
     Begin(BeginArgs),
     /// Make a folder for another machine, to be carried there.
     ///
-    /// Its private key is made here and travels with the folder, which enrolment over the network never does: carry it over
-    /// a channel that nobody else reads, such as scp, and delete the copy that stays.
+    /// Its private key is made here and travels with the folder, which enrolment over the network avoids: carry it over a
+    /// confidential channel, such as scp, and delete the copy here.
     Grant(GrantArgs),
-    /// Print who this machine is in its cluster, which MAC keys it has, what is revoked, and who is quarantined. No secret is
+    /// Print this machine's name, roles and certificate, its MAC keys, the deny-list and the quarantine. No secret is
     /// printed.
     Show(ShowArgs),
-    /// Make a new MAC key, the next one: it verifies, and seals once activate-key says so.
+    /// Make the next MAC key: it verifies at once, and seals after activate-key.
     ///
-    /// Carry the new keys.toml to every other machine before that, and no handoff fails. Where no key is active it is at once.
+    /// Copy the new keys.toml to every other machine before activating the key; then no handoff fails. Where no key is
+    /// active, the new one is activated at once.
     RotateKeys(FolderArgs),
-    /// Seal with a MAC key from now on that every machine knows by now; the one before only verifies.
+    /// Seal handoffs with a MAC key that every machine has; the previous one only verifies from now on.
     ActivateKey(KeyArgs),
-    /// No longer admit a node, or one certificate of it.
+    /// Put a node, or one certificate of it, on the deny-list.
     ///
     /// Takes effect at once in processes that use this folder; every other machine needs the new revoked.toml.
     Revoke(RevokeArgs),
@@ -46,13 +47,13 @@ pub enum ClusterCommand {
     /// Existing entries stay: nothing is admitted again that was revoked here, and no older key seals again.
     /// Takes effect at once in processes that use this folder.
     Import(ImportArgs),
-    /// Take certificates off the deny-list that have run out by now. Nodes stay on it.
+    /// Remove expired certificates from the deny-list. Nodes stay on it.
     Prune(FolderArgs),
-    /// Refuse a MAC key from now on, and forget its bytes.
+    /// Refuse a MAC key from now on, and delete its bytes.
     RevokeKey(KeyArgs),
     /// Sign a new certificate for the same key, name and roles.
     Renew(RenewArgs),
-    /// Ask a producer again that was quarantined because an audit found what it sent to be wrong.
+    /// Release a producer from quarantine, in which an audit put it for a wrong bit.
     ///
     /// Takes effect at once in processes that use this folder.
     Readmit(ReadmitArgs),
@@ -176,7 +177,7 @@ pub struct ImportArgs {
     /// MAC keys of another machine: its keys.toml.
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
-    /// Take the deny-list in the place of the one here, which is damaged or lost.
+    /// Replace the deny-list here, which is damaged or lost.
     #[arg(long, requires = "revoked")]
     pub instead: bool,
 }
@@ -193,7 +194,7 @@ pub struct KeyArgs {
 /// `muser cluster readmit`.
 #[derive(Args, Debug)]
 pub struct ReadmitArgs {
-    /// Cluster folder of the machine that does not ask it any more.
+    /// Cluster folder of the machine that quarantined it.
     pub folder: PathBuf,
     /// Node id of 64 hexadecimal digits, as `muser cluster show` prints it.
     #[arg(value_name = "NODE_ID", value_parser = node_id)]

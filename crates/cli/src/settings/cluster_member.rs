@@ -36,15 +36,15 @@ pub struct ProduceArgs {
     /// Time for handoffs under way to end after a signal, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_seconds: u32,
-    /// Rate to send with at most, over all decoders, in Gbit/s [default: as fast as it goes].
+    /// Highest sending rate, all decoders together, in Gbit/s [default: unlimited].
     #[arg(long, value_name = "GBIT_PER_S", value_parser = bytes_per_s)]
     pub pace: Option<NonZeroU64>,
     /// Lossless compression of pages.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub compress: CompressWhen,
-    /// Uses what was computed for one decoder for the others, too [default: each decoder has its own prefixes]. Decoders share
-    /// what they compute in one realm, so those that are to share need --share-prefixes as well. Whoever may ask one of them
-    /// can then find out what others asked, by trying.
+    /// Lets decoders reuse prefixes that were computed for others [default: each decoder has its own]. Only decoders with
+    /// --share-prefixes take part, since only they compute in one realm. A client can then detect, by trying, what clients
+    /// of other decoders asked.
     #[arg(long)]
     pub share_prefixes: bool,
     #[command(flatten)]
@@ -104,7 +104,7 @@ pub struct DemoArgs {
 pub enum Prefill {
     /// This machine or a producer: the one with the least expected time, by measured rates.
     Cheapest,
-    /// A producer, the quickest of them: this machine is left to other work.
+    /// The producer with the least expected time, never this machine.
     Producer,
 }
 
@@ -122,15 +122,15 @@ pub enum FallbackTo {
 /// Producers of a server.
 #[derive(Args, Debug)]
 pub struct ProducerArgs {
-    /// This machine's folder of the cluster: its certificate, keys, ledger, and what was learnt about producers.
+    /// This machine's folder of the cluster: its certificate, keys, ledger, and measured rates of producers.
     #[arg(long, value_name = "FOLDER", requires = "producer")]
     pub cluster: Option<PathBuf>,
-    /// Producer that may compute long prompts. May be given several times. Pages that come take as much memory again as
-    /// --kv-memory says.
+    /// Producer that may compute long prompts. May be given several times. Received pages may take as much memory again as
+    /// --kv-memory.
     #[arg(long, value_name = "ADDRESS", requires = "cluster")]
     pub producer: Vec<Address>,
-    /// Prompts of which fewer tokens are not held here are computed here, whatever it takes. Whoever was never measured, or
-    /// not for long, is tried by prompts that lack four times as many.
+    /// Prompts with fewer uncached tokens are always computed here. Machines without a recent measurement are tried with
+    /// prompts that have four times as many.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "producer")]
     pub producer_min_tokens: usize,
     /// Place that computes longer prompts.
@@ -145,12 +145,12 @@ pub struct ProducerArgs {
     /// Idle timeout of a producer's connection, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "30", requires = "producer")]
     pub producer_stall_seconds: NonZeroU32,
-    /// Share of handoffs, 0 to 1, of which some pages are computed again here before the answer begins. A wrong bit makes the
-    /// handoff void, and the producer is not asked again until muser cluster readmit.
+    /// Share of handoffs, 0 to 1, of which some pages are recomputed here and compared before the answer begins. A wrong
+    /// bit voids the handoff and quarantines the producer until muser cluster readmit.
     #[arg(long, value_name = "RATE", default_value_t = 0.0, value_parser = share, requires = "producer")]
     pub audit: f64,
-    /// Tokens that an audit computes again at most, in whole pages of 64; where what comes before them is not held, as many
-    /// more may be.
+    /// Tokens that an audit recomputes at most, in whole pages of 64; where the pages before them are not cached, up to as
+    /// many more.
     #[arg(long, value_name = "N", default_value = "512", requires = "producer")]
     pub audit_tokens: NonZeroUsize,
 }

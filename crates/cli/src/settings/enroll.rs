@@ -35,7 +35,7 @@ pub struct EnrollArgs {
     /// Roles of the other machine: ask for pages of prompts, compute them, or both.
     #[arg(long, value_enum, default_value = "producer", conflicts_with_all = ["ticket", "ticket_file"])]
     pub roles: GrantedRoles,
-    /// Minutes for which the ticket is good.
+    /// Lifetime of the ticket, in minutes.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..=24 * 60),
         conflicts_with_all = ["ticket", "ticket_file"])]
     pub ticket_minutes: u64,

@@ -26,7 +26,7 @@ pub struct PlanArgs {
     /// Layout of cached keys and values; -ctk for short.
     #[arg(long, alias = "ctk", value_enum, default_value_t = KvType::Q8)]
     pub kv: KvType,
-    /// Folder of a cluster whose server has measured: says what everyone is expected to take.
+    /// Cluster folder of a server with measured rates: adds the expected time of each machine.
     #[arg(long, value_name = "FOLDER")]
     pub cluster: Option<PathBuf>,
     /// Machine-readable output.

@@ -53,10 +53,10 @@ pub struct ServeArgs {
     pub connections: ConnectionArgs,
     #[command(flatten)]
     pub producers: ProducerArgs,
-    /// Does not answer /metrics.
+    /// Disables /metrics.
     #[arg(long)]
     pub no_metrics: bool,
-    /// Does not answer /slots.
+    /// Disables /slots.
     #[arg(long)]
     pub no_slots: bool,
 }
@@ -74,7 +74,7 @@ pub struct MemoryArgs {
     /// of this machine's].
     #[arg(long, value_name = "MIB")]
     pub kv_memory: Option<NonZeroU32>,
-    /// Of this, what is kept for prompts that begin alike, in MiB; 0 keeps nothing; -cram for short [default: half].
+    /// Part of this for the prefix cache, in MiB; 0 keeps nothing; -cram for short [default: half].
     #[arg(long, alias = "cram", value_name = "MIB")]
     pub cache_ram: Option<u32>,
 }
@@ -88,20 +88,20 @@ pub struct AccessArgs {
     /// Key that may read /metrics and /slots. May be given several times.
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub metrics_key: Vec<String>,
-    /// Key that may do everything, and end the server. May be given several times.
+    /// Key for all routes, /admin/drain included. May be given several times.
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub admin_key: Vec<String>,
     /// File with a key a line, each followed by its scopes if they are not just "use": KEY use,metrics,admin.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Vec<PathBuf>,
-    /// Uses what was computed for one key for the others, too [default: each key has its own prefixes]. Whoever has a key can
-    /// then find out what others asked, by trying.
+    /// Shares cached prefixes among all API keys [default: each key has its own]. A client can then detect, by trying, what
+    /// others asked.
     #[arg(long)]
     pub share_prefixes: bool,
-    /// Lets anybody who reaches the server use it: needed to listen on more than this machine without keys.
+    /// Listens beyond this machine without keys: every client that reaches the port may use the server.
     #[arg(long)]
     pub insecure_public: bool,
-    /// Origins of pages, besides the server's own, that may ask, each a scheme and a host; * for all.
+    /// Origins, besides the server's own, whose pages may send requests, each a scheme and a host; * for all.
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
     pub cors_origins: Vec<String>,
 }
@@ -124,13 +124,13 @@ pub struct ConnectionArgs {
     /// Time for requests under way to end when the server is asked to stop, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_seconds: u32,
-    /// Connections that are open at once.
+    /// Open connections at most.
     #[arg(long, value_name = "N", default_value = "512")]
     pub max_connections: NonZeroUsize,
-    /// Size of a request, in MiB.
+    /// Largest body of a request, in MiB.
     #[arg(long, value_name = "MIB", default_value = "32")]
     pub max_body_mib: NonZeroU32,
-    /// Timeout for receiving a request, and for a client that takes nothing of the answer, in seconds; -to for short.
+    /// Timeout for receiving a request, and for a client that reads nothing of the answer, in seconds; -to for short.
     #[arg(long, alias = "to", value_name = "SECONDS", default_value = "60")]
     pub timeout: NonZeroU32,
     /// Idle time of a stream after which a comment is sent, in seconds.
