@@ -36,7 +36,9 @@ impl Args for NumberArgs {
     fn augment_args(command: Command) -> Command {
         let flags = SAMPLER_SETTINGS.iter().filter_map(|setting| {
             let flag = setting.flag.as_ref()?;
-            let arg = Arg::new(setting.name).long(flag.long).value_name(flag.value_name).help(flag.help);
+            // Like the help of all flags, without the full stop.
+            let help = setting.says.trim_end_matches('.');
+            let arg = Arg::new(setting.name).long(flag.long).value_name(flag.value_name).help(help);
             let arg = arg.default_value(flag.default).aliases(flag.alias);
             Some(match setting.value {
                 SettingValue::Number { .. } => arg.value_parser(value_parser!(f32)),

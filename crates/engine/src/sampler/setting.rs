@@ -15,8 +15,10 @@ pub struct SamplerSetting {
     pub stage: Option<&'static str>,
     /// Its type, its bounds, and its field of [`SamplingSettings`].
     pub value: SettingValue,
-    /// Description of the request's field.
+    /// Effect of the setting, one sentence.
     pub says: &'static str,
+    /// Second sentence, of the request's field only.
+    pub note: Option<&'static str>,
     /// The flag of the command line.
     pub flag: Option<SettingFlag>,
 }
@@ -77,8 +79,6 @@ pub struct SettingFlag {
     pub value_name: &'static str,
     /// Value without the flag, llama.cpp's default.
     pub default: &'static str,
-    /// Text of `--help`, without a full stop.
-    pub help: &'static str,
 }
 
 /// Finite numbers between bounds.

@@ -134,7 +134,8 @@ pub fn sampling() -> Vec<Field> {
     let stages: Vec<&str> = SAMPLER_STAGES.iter().map(|stage| stage.name).collect();
     let mut fields = Vec::new();
     for setting in SAMPLER_SETTINGS {
-        fields.push(Field::of(setting.name, setting_schema(setting), setting.says).default_of_server());
+        let says = [Some(setting.says), setting.note].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        fields.push(Field::of(setting.name, setting_schema(setting), &says).default_of_server());
         let alias = setting.alias.as_ref();
         fields.extend(alias.map(|alias| Field::of(alias.name, setting_schema(setting), alias.says)));
     }
