@@ -170,7 +170,7 @@ pub const SAMPLER_SETTINGS: &[SamplerSetting] = &[
         alias: Some(FieldAlias {
             name: "repetition_penalty",
             rule: AliasRule::Agrees,
-            says: "Another name of repeat_penalty; if both are there, both say the same.",
+            says: "Another name of repeat_penalty; if both are given, they must agree.",
         }),
         stage: Some("penalties"),
         value: SettingValue::Number {

@@ -52,7 +52,7 @@ impl Field {
 
     /// A known field of an unsupported feature: it may only have a neutral value, one of `schema`.
     fn unsupported(name: &'static str, schema: Value, neutral: Value, says: &str) -> Self {
-        let mut field = Self::of(name, schema, &format!("Not supported: {says}. Only values that ask for nothing."));
+        let mut field = Self::of(name, schema, &format!("Not supported: {says}. Only neutral values are accepted."));
         field.schema["x-muser-unsupported"] = neutral;
         field
     }
@@ -115,19 +115,20 @@ pub fn conversation() -> Vec<Field> {
             json!({"type": "array", "items": message, "minItems": 1, "maxItems": MESSAGES_MAX}),
             "The conversation, oldest message first.",
         ),
-        Field::switch("add_generation_prompt", true, "Whether the text ends where the model's answer begins."),
+        Field::switch("add_generation_prompt", true, "Ends the text where the model's answer begins."),
         Field::of(
             "chat_template_kwargs",
             json!({"type": "object"}),
-            "Variables that the template sees. Names that the renderer gives it are refused: messages, tools, bos_token and the like.",
+            "Variables of the chat template. Names that the renderer sets are refused: messages, tools, bos_token and the like.",
         ),
-        Field::unsupported_unless("continue_final_message", json!([false]), "going on with the last message"),
+        Field::unsupported_unless("continue_final_message", json!([false]), "continuation of the last message"),
         Field::of("reasoning_effort", json!({"enum": ["none"]}), EFFORT),
         Field::of("verbosity", json!({"enum": ["medium"]}), EFFORT),
     ]
 }
 
-const EFFORT: &str = "A variable of the model's chat template: any string, if the template reads it; otherwise only what asks for nothing.";
+const EFFORT: &str =
+    "A variable of the model's chat template: any string, if the template reads it; otherwise the neutral value only.";
 
 /// Settings of the sampler.
 pub fn sampling() -> Vec<Field> {
@@ -140,18 +141,18 @@ pub fn sampling() -> Vec<Field> {
         fields.extend(alias.map(|alias| Field::of(alias.name, setting_schema(setting), alias.says)));
     }
     fields.extend([
-        Field::of("seed", whole(-1), "Where the random numbers start; -1 is a new one each time.").default(-1),
+        Field::of("seed", whole(-1), "Seed of the random numbers; -1 takes a new one each time.").default(-1),
         Field::of(
             "samplers",
             json!({"type": "array", "items": {"enum": stages}}),
-            "The stages of the sampler that are not left out, in the order of the list here; all of them by default.",
+            "Sampler stages to run, in the order listed here; all by default.",
         ),
         Field::of(
             "logit_bias",
             json!({"$ref": "#/components/schemas/LogitBias"}),
-            "What is added to the logits of tokens.",
+            "Biases added to the logits of tokens.",
         ),
-        Field::switch("ignore_eos", false, "Whether the tokens that end a text are banned."),
+        Field::switch("ignore_eos", false, "Bans the tokens that end a text."),
     ]);
     fields
 }
@@ -178,19 +179,19 @@ pub fn other_samplers() -> Vec<Field> {
     let off = || json!({"type": "number", "maximum": 0});
     let unsupported = |(name, says)| Field::unsupported(name, off(), json!([0]), says);
     let numbers = [
-        ("dynatemp_range", "a temperature that changes"),
-        ("xtc_probability", "leaving out the likeliest tokens"),
-        ("dry_multiplier", "penalties for repeated sequences"),
-        ("mirostat", "sampling by surprise"),
-        ("min_keep", "keeping tokens against the sampler"),
-        ("adaptive_target", "sampling by an adaptive target"),
-        ("top_n_sigma", "keeping tokens by the deviation of logits"),
-        ("t_max_predict_ms", "a limit on the time of an answer"),
+        ("dynatemp_range", "dynamic temperature"),
+        ("xtc_probability", "XTC sampling"),
+        ("dry_multiplier", "DRY penalties"),
+        ("mirostat", "mirostat sampling"),
+        ("min_keep", "a least number of kept tokens"),
+        ("adaptive_target", "adaptive-target sampling"),
+        ("top_n_sigma", "top-n-sigma sampling"),
+        ("t_max_predict_ms", "time limits of answers"),
     ];
     let mut fields: Vec<Field> = numbers.into_iter().map(unsupported).collect();
-    fields.push(Field::unsupported_unless("backend_sampling", json!([false]), "choosing tokens elsewhere"));
-    fields.push(Field::unsupported_unless("n_indent", json!([0]), "an indentation of lines"));
-    let shapes = "Only shapes a sampler that cannot be switched on here.";
+    fields.push(Field::unsupported_unless("backend_sampling", json!([false]), "sampling on a device"));
+    fields.push(Field::unsupported_unless("n_indent", json!([0]), "indentation constraints"));
+    let shapes = "Parameter of a sampler that this server lacks.";
     let ignored = [
         "dynatemp_exponent",
         "xtc_threshold",
@@ -216,29 +217,29 @@ pub fn options() -> Vec<Field> {
     let salt = json!({"type": "string", "minLength": 1, "maxLength": CACHE_SALT_CHARACTERS_MAX});
     let mut fields = vec![
         tokens_max("n_predict", "Tokens to generate at most; -1 is no limit."),
-        tokens_max("max_tokens", "Another name of n_predict; of several names, all say the same."),
-        tokens_max("max_completion_tokens", "Another name of n_predict; of several names, all say the same."),
-        Field::of("stop", stop, "A string, or several, that end the text and are no part of it; empty ones are none."),
-        Field::switch("stream", false, "Whether the answer comes as events, while it is made."),
-        Field::switch("return_progress", false, "Whether a stream tells how far the prompt is computed."),
-        Field::switch("timings_per_token", false, "Whether each piece of a stream comes with times."),
-        Field::switch("cache_prompt", true, "Whether what was computed before is used, and kept for later: for requests of the same key, if the server was not told to share among all."),
-        Field::of("cache_salt", salt, "Divides that further: only requests with the same salt use what each other computed."),
+        tokens_max("max_tokens", "Another name of n_predict; if several are given, they must agree."),
+        tokens_max("max_completion_tokens", "Another name of n_predict; if several are given, they must agree."),
+        Field::of("stop", stop, "Stop strings: one, or an array. They are not part of the text; empty ones are ignored."),
+        Field::switch("stream", false, "Streams the answer as server-sent events."),
+        Field::switch("return_progress", false, "Adds prefill progress to a stream."),
+        Field::switch("timings_per_token", false, "Adds timings to each piece of a stream."),
+        Field::switch("cache_prompt", true, "Reuses cached prefixes and caches this prompt: among requests of the same key, or of all keys with --share-prefixes."),
+        Field::of("cache_salt", salt, "Narrows the scope of the prefix cache: only requests with the same salt share prefixes."),
         Field::of("n", answers.clone(), "Answers to each prompt, each with the seed after the one before. The server limits the answers of one request.").default(1),
-        Field::of("n_cmpl", answers, "Another name of n, which counts if both are there.").default(1),
-        Field::of("id_slot", whole(-1), "A slot of the server, which llama.cpp's answers then name. It changes nothing else: every slot finds every prefix.").default(-1),
+        Field::of("n_cmpl", answers, "Another name of n, which overrides it.").default(1),
+        Field::of("id_slot", whole(-1), "Slot number repeated in answers, as in llama.cpp. Without other effect: every slot can reuse every prefix.").default(-1),
     ];
     let later = [
-        ("grammar", "a grammar of the answer"),
-        ("grammar_triggers", "a grammar of the answer"),
-        ("preserved_tokens", "a grammar of the answer"),
-        ("json_schema", "a schema of the answer"),
-        ("lora", "adapters"),
-        ("image_data", "pictures"),
-        ("suffix", "text that follows the answer"),
+        ("grammar", "grammar-constrained answers"),
+        ("grammar_triggers", "grammar-constrained answers"),
+        ("preserved_tokens", "grammar-constrained answers"),
+        ("json_schema", "schema-constrained answers"),
+        ("lora", "LoRA adapters"),
+        ("image_data", "images"),
+        ("suffix", "infilling before a suffix"),
     ];
     fields.extend(later.map(|(name, says)| Field::unsupported_unless(name, json!(["", []]), says)));
-    fields.push(Field::unsupported_unless("grammar_lazy", json!([false]), "a grammar of the answer"));
+    fields.push(Field::unsupported_unless("grammar_lazy", json!([false]), "grammar-constrained answers"));
     let never_cut = "The context is never cut, so there is nothing to keep or discard.";
     fields.extend(["n_keep", "n_discard"].map(|name| Field::ignored(name, never_cut)));
     fields
@@ -247,25 +248,29 @@ pub fn options() -> Vec<Field> {
 /// Fields of `/completion` alone.
 pub fn native() -> Vec<Field> {
     vec![
-        Field::ignored("model", "There is one model, whatever it is called."),
-        Field::switch("return_tokens", false, "Whether the last object has the ids of its tokens."),
+        Field::ignored("model", "The server has one model."),
+        Field::switch("return_tokens", false, "Adds the token ids to the last object."),
         Field::of(
             "response_fields",
             json!({"type": "array", "items": text(), "maxItems": RESPONSE_FIELDS_MAX}),
-            "Paths, divided by slashes, of the only fields that the last object is to have.",
+            "Paths, divided by slashes, of the fields that the last object is reduced to.",
         ),
     ]
 }
 
 /// llama.cpp's count of probabilities.
 pub fn probabilities() -> Vec<Field> {
-    let says = "How many of the likeliest tokens to tell at each place, with their probabilities; 0 for none.";
+    let says = "Number of likeliest tokens to report at each position, with their probabilities; 0 for none.";
     vec![Field::of("n_probs", count_of_probabilities(N_PROBS_MAX), says).default(0)]
 }
 
 /// Stage of the returned probabilities.
 pub fn probabilities_after_sampling() -> Vec<Field> {
-    vec![Field::switch("post_sampling_probs", false, "Whether probabilities are those that the token was drawn with.")]
+    vec![Field::switch(
+        "post_sampling_probs",
+        false,
+        "Reports probabilities after all sampler stages instead of the model's own.",
+    )]
 }
 
 /// Fields of `/v1/completions` alone.
@@ -274,10 +279,10 @@ pub fn texts() -> Vec<Field> {
         Field::of(
             "logprobs",
             count_of_probabilities(TEXT_LOGPROBS_MAX),
-            "How many of the likeliest tokens to tell; 0 tells the chosen one.",
+            "Number of likeliest tokens to report; 0 reports the chosen token alone.",
         ),
-        Field::unsupported_unless("echo", json!([false]), "the prompt in the answer"),
-        Field::unsupported_unless("best_of", json!([0, 1]), "a choice of the server among answers"),
+        Field::unsupported_unless("echo", json!([false]), "echo of the prompt"),
+        Field::unsupported_unless("best_of", json!([0, 1]), "selection among several answers"),
     ]
 }
 
@@ -285,27 +290,27 @@ pub fn texts() -> Vec<Field> {
 pub fn chat() -> Vec<Field> {
     let tools = "tools";
     let mut fields = vec![
-        Field::switch("logprobs", false, "Whether the probabilities of tokens are told."),
+        Field::switch("logprobs", false, "Reports the probabilities of tokens."),
         Field::of(
             "top_logprobs",
             count_of_probabilities(TOP_LOGPROBS_MAX),
-            "How many of the likeliest tokens to tell; above 0 it needs logprobs.",
+            "Number of likeliest tokens to report; above 0 it needs logprobs.",
         ),
         Field::unsupported_unless("tools", json!([[]]), tools),
         Field::unsupported_unless("functions", json!([[]]), tools),
         Field::unsupported_unless("tool_choice", json!(["none", "auto"]), tools),
         Field::unsupported_unless("function_call", json!(["none", "auto"]), tools),
-        Field::ignored("parallel_tool_calls", "There are no tools to call."),
-        Field::unsupported_unless("response_format", json!([{"type": "text"}]), "a format of the answer"),
-        Field::unsupported_unless("modalities", json!([["text"]]), "anything but text"),
-        Field::unsupported_unless("reasoning_format", json!(["none", "auto"]), "taking out what the model thinks"),
+        Field::ignored("parallel_tool_calls", "Tools are not supported."),
+        Field::unsupported_unless("response_format", json!([{"type": "text"}]), "answer formats"),
+        Field::unsupported_unless("modalities", json!([["text"]]), "modalities other than text"),
+        Field::unsupported_unless("reasoning_format", json!(["none", "auto"]), "extraction of reasoning"),
         Field::unsupported_unless("parse_tool_calls", json!([false]), tools),
     ];
     let later = [
-        ("audio", "sound"),
-        ("prediction", "a predicted answer"),
-        ("web_search_options", "a search of the web"),
-        ("thinking_budget_tokens", "a limit on thinking"),
+        ("audio", "audio"),
+        ("prediction", "predicted outputs"),
+        ("web_search_options", "web search"),
+        ("thinking_budget_tokens", "thinking budgets"),
     ];
     fields.extend(later.map(|(name, says)| Field::unsupported_unless(name, json!([]), says)));
     fields
@@ -328,8 +333,8 @@ pub fn of_stream_options() -> Vec<Field> {
 /// Fields of OpenAI's clients that have no meaning for one model on one machine.
 pub fn meaningless() -> Vec<Field> {
     let mut fields = vec![
-        Field::ignored("model", "There is one model, whatever it is called."),
-        Field::unsupported_unless("store", json!([false]), "keeping answers"),
+        Field::ignored("model", "The server has one model."),
+        Field::unsupported_unless("store", json!([false]), "storage of answers"),
     ];
     let names = [
         "user",
@@ -341,7 +346,7 @@ pub fn meaningless() -> Vec<Field> {
         "prompt_cache_options",
         "prompt_cache_retention",
     ];
-    fields.extend(names.map(|name| Field::ignored(name, "Means nothing to one model on one machine.")));
+    fields.extend(names.map(|name| Field::ignored(name, "Without effect on a server of one model.")));
     fields
 }
 
@@ -351,15 +356,11 @@ pub fn tokenize() -> Vec<Field> {
         Field::required(
             "content",
             json!({"type": "string", "maxLength": TEXT_BYTES_MAX}),
-            "The text; its limit is one of bytes.",
+            "The text; its limit is in bytes.",
         ),
-        Field::switch(
-            "add_special",
-            false,
-            "Whether the token comes first that begins a prompt, if the vocabulary has one.",
-        ),
-        Field::switch("parse_special", true, "Whether control tokens that are spelled in the text count as such."),
-        Field::switch("with_pieces", false, "Whether each token comes with what it stands for."),
+        Field::switch("add_special", false, "Adds the token that begins a prompt (BOS), if the vocabulary has one."),
+        Field::switch("parse_special", true, "Parses control tokens that are spelled in the text."),
+        Field::switch("with_pieces", false, "Adds the piece of text of each token."),
     ]
 }
 

@@ -69,7 +69,7 @@ fn of_the_server() -> Named {
     let status = || object(&json!({"status": text()}));
     let slot = object(&json!({
         "id": integer(),
-        "id_task": described(json!({"type": "integer"}), "Number of the request that runs; -1 if none does."),
+        "id_task": described(json!({"type": "integer"}), "Number of the running request; -1 if there is none."),
         "n_ctx": integer(),
         "is_processing": boolean(),
         "n_prompt_tokens": integer(),
@@ -119,7 +119,7 @@ fn of_the_server() -> Named {
 }
 
 fn tokens() -> Value {
-    let piece = described(json!({"anyOf": [text(), array(integer())]}), "A text, or bytes where they are none.");
+    let piece = described(json!({"anyOf": [text(), array(integer())]}), "A text, or bytes where they are not UTF-8.");
     let with_piece = object(&json!({"id": integer(), "piece": piece}));
     object(&json!({"tokens": {"anyOf": [array(integer()), array(with_piece)]}}))
 }
@@ -164,7 +164,7 @@ fn of_completions() -> Named {
         ("CompletionPiece", piece),
         (
             "Completion",
-            described(whole, "A whole answer, and the last object of a stream. response_fields leaves some of it."),
+            described(whole, "A whole answer, and the last object of a stream. response_fields reduces it."),
         ),
         ("Completions", json!({"anyOf": [named("Completion"), array(named("Completion"))]})),
         ("CompletionEvent", json!({"anyOf": [named("CompletionPiece"), named("Completion"), named("Error")]})),
@@ -180,7 +180,7 @@ fn of_completions() -> Named {
 
 fn timings() -> Value {
     object(&json!({
-        "cache_n": described(integer(), "Tokens of the prompt that were there already."),
+        "cache_n": described(integer(), "Tokens of the prompt that were cached."),
         "prompt_n": described(integer(), "Tokens of the prompt that were computed."),
         "prompt_ms": number(),
         "prompt_per_token_ms": number(),
@@ -189,37 +189,37 @@ fn timings() -> Value {
         "predicted_ms": number(),
         "predicted_per_token_ms": number(),
         "predicted_per_second": number(),
-        "kv_source": described(json!({"enum": ["local", "producer"]}), "Where the prompt's keys and values come from."),
-        "kv_fallback?": described(text(), "Why it is not as it was chosen: what each producer said that failed, or why none was asked."),
+        "kv_source": described(json!({"enum": ["local", "producer"]}), "Source of the prompt's keys and values."),
+        "kv_fallback?": described(text(), "Reason for a fallback: the error of each producer that failed, or the reason for asking none."),
         "kv_lost_ms?": described(number(), "Time lost with producers that failed."),
-        "kv_choice?": described(named("PrefillChoice"), "How it was chosen who computes, if the prompt was long enough."),
-        "kv_audit?": described(named("Audit"), "What came of computing some of what a producer sent again, if that was to be."),
+        "kv_choice?": described(named("PrefillChoice"), "Terms of the choice of the machine that computes, if the prompt was long enough."),
+        "kv_audit?": described(named("Audit"), "Result of the audit, if there was one: pages of a producer, recomputed and compared."),
         "kv_producer?": described(text(), "The producer's name."),
         "kv_brought_n?": described(integer(), "Tokens of the prompt that the producer computed."),
-        "kv_pages?": described(integer(), "Pages that it sent."),
-        "kv_payload_bytes?": described(integer(), "Their bytes."),
-        "kv_wire_bytes?": described(integer(), "Their bytes as they travelled."),
-        "kv_ms?": described(number(), "From the decision to ask until everything was checked."),
+        "kv_pages?": described(integer(), "Pages received."),
+        "kv_payload_bytes?": described(integer(), "Bytes of these pages."),
+        "kv_wire_bytes?": described(integer(), "Bytes on the wire."),
+        "kv_ms?": described(number(), "Time from the choice of a producer until all pages were verified, milliseconds."),
         "kv_queue_ms?": described(number(), "Of these, waiting for the producer."),
         "kv_compute_ms?": described(number(), "Of these, computing."),
-        "kv_pack_ms?": described(number(), "Of these, making frames."),
+        "kv_pack_ms?": described(number(), "Of these, packing pages into frames."),
         "kv_send_wall_ms?": described(number(), "Of these, from the first page to the last."),
-        "kv_send_busy_ms?": described(number(), "Of these, the producer's kernel was sending, if it tells; in ticks of some milliseconds."),
-        "kv_gbit_per_s?": described(number(), "Bytes that travelled, by the time in which the kernel was sending."),
-        "kv_wall_gbit_per_s?": described(number(), "Bytes that travelled, by the time from the first page to the last."),
+        "kv_send_busy_ms?": described(number(), "Of these, the producer's kernel was sending, if it reports that; in ticks of some milliseconds."),
+        "kv_gbit_per_s?": described(number(), "Bytes on the wire, by the time in which the kernel was sending."),
+        "kv_wall_gbit_per_s?": described(number(), "Bytes on the wire, by the time from the first page to the last."),
     }))
 }
 
 fn audit() -> Value {
     object(&json!({
-        "outcome": described(json!({"enum": ["same", "differs", "not_audited"]}), "Whether the bits are the same; where they differ, nothing of the handoff was used."),
-        "tokens": described(integer(), "Tokens that were computed again."),
-        "ms": described(number(), "How long it took."),
+        "outcome": described(json!({"enum": ["same", "differs", "not_audited"]}), "Result of the comparison of bits; where they differ, nothing of the handoff was used."),
+        "tokens": described(integer(), "Tokens recomputed."),
+        "ms": described(number(), "Duration, milliseconds."),
         "pages?": described(integer(), "Pages that were compared."),
         "layer?": described(integer(), "The first layer that differs, at that position."),
         "position?": described(integer(), "The first position that differs."),
-        "found?": described(text(), "What differs, in words."),
-        "reason?": described(text(), "Why there was no audit."),
+        "found?": described(text(), "Description of the difference."),
+        "reason?": described(text(), "Reason for not auditing."),
     }))
 }
 
@@ -228,14 +228,14 @@ fn prefill_choice() -> Value {
     let candidate = object(&json!({
         "place": place(),
         "verdict": {"enum": ["cheapest", "first_try", "retry", "not_chosen", "back_off"]},
-        "queue_ms?": described(number(), "Waiting for others. Expected times are absent where nothing was measured yet."),
-        "compute_ms?": described(number(), "Computing."),
-        "wire_ms?": described(number(), "Travelling, at the same time as computing."),
-        "fixed_ms?": described(number(), "What does not depend on the length."),
-        "total_ms?": described(number(), "Queue, the longer of computing and travelling, and what is fixed."),
-        "measured_ms_ago?": described(integer(), "Of a retry: when it was measured last."),
-        "usable_in_ms?": described(integer(), "Of one that is left alone after failures: until when."),
-        "failures?": described(integer(), "Of one that is left alone: failures in a row."),
+        "queue_ms?": described(number(), "Queueing, milliseconds. Expected times are absent where nothing was measured yet."),
+        "compute_ms?": described(number(), "Computing, milliseconds."),
+        "wire_ms?": described(number(), "Transfer, concurrent with computing, milliseconds."),
+        "fixed_ms?": described(number(), "Fixed part, independent of the length, milliseconds."),
+        "total_ms?": described(number(), "Queueing, the longer of computing and transfer, and the fixed part, milliseconds."),
+        "measured_ms_ago?": described(integer(), "Of a retry: age of the last measurement, milliseconds."),
+        "usable_in_ms?": described(integer(), "Of one in backoff after failures: remaining time, milliseconds."),
+        "failures?": described(integer(), "Of one in backoff: failures in a row."),
     }));
     object(&json!({"place": place(), "candidates": array(candidate)}))
 }
@@ -253,7 +253,7 @@ fn of_openai() -> Named {
         "tokens": array(text()),
         "token_logprobs": array(number()),
         "top_logprobs": array(json!({"type": "object", "additionalProperties": number()})),
-        "text_offset": described(array(integer()), "Where each token begins, in characters of the answer."),
+        "text_offset": described(array(integer()), "Start of each token, in characters of the answer."),
     }));
     let text_choice = object(&json!({
         "index": integer(),
@@ -323,7 +323,10 @@ fn of_probabilities() -> Named {
         (one("logprob", Some(("top_logprobs", "Logprob"))), one("prob", Some(("top_probs", "Probability"))));
     vec![
         ("Logprob", one("logprob", None)),
-        ("Probability", described(one("prob", None), "What post_sampling_probs asks for.")),
+        (
+            "Probability",
+            described(one("prob", None), "A probability after all sampler stages, with post_sampling_probs."),
+        ),
         ("TokenProbability", json!({"anyOf": [of_model, drawn_with]})),
     ]
 }

@@ -112,7 +112,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Health,
         paths: &["/health", "/v1/health"],
-        says: "Tells whether requests are answered; never waits for the engine.",
+        says: "Readiness of the server; never waits for the engine.",
         input: Input::Get,
         output: Output::Object("Health"),
         refusals: &[Server, Unavailable],
@@ -128,7 +128,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Props,
         paths: &["/props"],
-        says: "Tells what holds where a request says nothing.",
+        says: "Default settings of requests, and properties of the model.",
         input: Input::Get,
         output: Output::Object("Props"),
         refusals: &[Unavailable],
@@ -136,7 +136,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Slots,
         paths: &["/slots"],
-        says: "Tells what runs, without anybody's text. A server may be started without it.",
+        says: "State of the slots, without prompts or answers. A server may be started without it.",
         input: Input::Query(&[("fail_on_no_slot", "If 1, a server without an idle slot answers 503.")]),
         output: Output::Object("Slots"),
         refusals: &[InvalidRequest, NotSupported, Unavailable],
@@ -152,7 +152,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Document,
         paths: &["/openapi.json"],
-        says: "Gives this description.",
+        says: "This description.",
         input: Input::Get,
         output: Output::Document,
         refusals: &[],
@@ -160,7 +160,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Drain,
         paths: &["/admin/drain"],
-        says: "Takes no more requests, and ends the server when those under way have ended.",
+        says: "Stops accepting requests, and ends the server when those under way are done.",
         input: Input::Post,
         output: Output::Object("Stopping"),
         refusals: &[Unavailable],
@@ -232,7 +232,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::ApplyTemplate,
         paths: &["/apply-template"],
-        says: "Gives the text that a conversation becomes; nothing is generated.",
+        says: "Renders a conversation by the chat template; nothing is generated.",
         input: Input::Fields("ApplyTemplateRequest", &[fields::conversation, fields::meaningless]),
         output: Output::Object("TemplatedPrompt"),
         refusals: &[InvalidRequest, Timeout, TooLarge, UnsupportedMedia, NotSupported, Server, Unavailable],
@@ -240,7 +240,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Tokenize,
         paths: &["/tokenize"],
-        says: "Turns a text into ids of tokens.",
+        says: "Tokenizes a text.",
         input: Input::Fields("TokenizeRequest", &[fields::tokenize]),
         output: Output::Object("Tokens"),
         refusals: READS,
@@ -248,7 +248,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         action: Action::Detokenize,
         paths: &["/detokenize"],
-        says: "Turns ids of tokens into a text; bytes that are no character become U+FFFD.",
+        says: "Decodes token ids; bytes that are not UTF-8 become U+FFFD.",
         input: Input::Fields("DetokenizeRequest", &[fields::detokenize]),
         output: Output::Object("Text"),
         refusals: READS,

@@ -62,13 +62,13 @@ fn handoffs(text: &mut Exposition, counts: &RemoteCounts) {
         ("muser:handoff_compute_seconds_total", "Of these, computing.", |sums| sums.compute_seconds),
         (
             "muser:handoff_send_busy_seconds_total",
-            "Of these, the producer's kernel was sending, as far as it told.",
+            "Of these, the producer's kernel was sending, as far as it reports that.",
             |sums| sums.send_busy_seconds,
         ),
         ("muser:handoff_send_wall_seconds_total", "Of these, from the first page to the last.", |sums| {
             sums.send_wall_seconds
         }),
-        ("muser:handoff_lost_seconds_total", "Seconds lost with attempts that failed.", |sums| sums.lost_seconds),
+        ("muser:handoff_lost_seconds_total", "Seconds spent on failed attempts.", |sums| sums.lost_seconds),
     ];
     for (name, help, read) in by_producer {
         text.head(name, help, "counter");
@@ -76,14 +76,14 @@ fn handoffs(text: &mut Exposition, counts: &RemoteCounts) {
             text.sample(&format!("{name}{{producer=\"{address}\"}}"), read(sums));
         }
     }
-    let what = "Prompts that were computed here because no producer helped.";
+    let what = "Prompts computed here after every producer failed or was left out.";
     text.counter("muser:handoff_fallbacks_total", what, counts.fallbacks);
     let AuditCounts { done, mismatches, tokens, skipped } = counts.audits;
-    text.counter("muser:audits_total", "Handoffs of which pages were computed again.", done);
+    text.counter("muser:audits_total", "Handoffs audited by recomputing pages.", done);
     text.counter("muser:audit_mismatches_total", "Of these, those with a wrong bit.", mismatches);
-    text.counter("muser:audit_tokens_total", "Tokens that audits computed again.", tokens);
+    text.counter("muser:audit_tokens_total", "Tokens recomputed by audits.", tokens);
     text.counter("muser:audits_skipped_total", "Handoffs that were to be audited and could not be.", skipped);
-    text.head("muser:prefill_choices_total", "Choices of who computes a long prompt.", "counter");
+    text.head("muser:prefill_choices_total", "Placement choices of long prompts.", "counter");
     for ((place, reason), count) in &counts.choices {
         text.sample(&format!("muser:prefill_choices_total{{place=\"{place}\",reason=\"{reason}\"}}"), count);
     }
@@ -93,16 +93,16 @@ fn own(text: &mut Exposition, status: &EngineStatus, counters: &Counters) {
     let (totals, memory) = (&status.totals, &status.memory);
     text.counter(
         "muser:reused_tokens_total",
-        "Tokens of prompts that were there already, or came from producers.",
+        "Tokens of prompts that were cached or received from producers.",
         totals.reused_tokens,
     );
     text.gauge("muser:kv_live_bytes", "Bytes of pages in use or kept.", memory.live_bytes);
     text.gauge("muser:kv_free_bytes", "Bytes of pages ready to be used.", memory.free_bytes);
     text.gauge("muser:kv_budget_bytes", "Bytes of all pages at most.", memory.budget_bytes);
-    text.gauge("muser:prefix_bytes", "Bytes of pages kept for prompts that begin alike.", status.prefix_bytes);
+    text.gauge("muser:prefix_bytes", "Bytes of pages in the prefix cache.", status.prefix_bytes);
     text.counter("muser:sequences_ended_total", "Sequences that ended.", totals.ended);
-    text.counter("muser:sequences_cancelled_total", "Of these, those that nobody wanted any more.", totals.cancelled);
-    text.counter("muser:preemptions_total", "Times that a sequence gave up its pages to others.", totals.preemptions);
+    text.counter("muser:sequences_cancelled_total", "Of these, cancelled.", totals.cancelled);
+    text.counter("muser:preemptions_total", "Preemptions: times a sequence's pages were evicted.", totals.preemptions);
     text.gauge("muser:connections_open", "Connections that are open.", counters.connections());
     text.head("muser:requests_total", "Requests that are over.", "counter");
     for (RequestKind { route, method, status }, count) in counters.requests() {
