@@ -62,7 +62,7 @@ impl App {
         }
     }
 
-    /// The model is there. Only the first one counts.
+    /// Sets the loaded model. Only the first call counts.
     pub fn ready(&self, service: Service) {
         // A second one would be an error of the program; the first goes on.
         let _ = self.service.set(Arc::new(service));
@@ -79,7 +79,7 @@ impl App {
         *self.phase.borrow()
     }
 
-    /// Waits until the server has come to `phase`, or beyond.
+    /// Waits until the server has reached `phase` or a later one.
     pub async fn reached(&self, phase: Phase) {
         // It fails if the sender is gone, and that is part of this.
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
@@ -98,7 +98,7 @@ impl App {
         self.service_or_none().ok_or_else(|| ApiError::new(ErrorKind::Unavailable, "Loading model").retry_after(1))
     }
 
-    /// Moves to `phase`, unless the server is there or beyond.
+    /// Moves to `phase`, unless that one is reached already.
     fn advance(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {
             let later = phase > *now;

@@ -29,9 +29,9 @@ pub enum ErrorKind {
     Authentication,
     /// A valid key, which does not open this; or a page of a foreign origin asks.
     Permission,
-    /// There is no such thing.
+    /// No such route or resource.
     NotFound,
-    /// There is such a thing, but not for this method.
+    /// A route of other methods.
     MethodNotAllowed,
     /// The body is longer than the server takes.
     TooLarge,

@@ -251,7 +251,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes fields that change nothing here, whatever they say.
+    /// Accepts fields with any value, and ignores it.
     ///
     /// # Errors
     /// If one is no JSON, or an object in it has a name twice.
@@ -282,7 +282,7 @@ impl<'a> Fields<'a> {
         Err(ApiError::invalid(format!("{}{name}: this server does not support it ({shown})", self.place)))
     }
 
-    /// Ends the taking.
+    /// Checks that every field was taken.
     ///
     /// # Errors
     /// If a field is left that the route does not know; the envelope then lists those that it knows.

@@ -32,7 +32,7 @@ pub struct MemoryBudget {
 pub struct Charge {
     permit: Option<OwnedSemaphorePermit>,
     bytes: usize,
-    /// Told when charged bytes are given back.
+    /// Notified when charged bytes are released.
     returned: Option<Arc<Notify>>,
 }
 

@@ -55,7 +55,7 @@ pub struct Counters {
 /// Requests that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestKind {
-    /// The route; `None` for all that there is none for.
+    /// The matched route; `None` for unknown paths.
     pub route: Option<String>,
     /// The method, if it is one of HTTP's own, and otherwise `other`.
     pub method: &'static str,
@@ -63,7 +63,7 @@ pub struct RequestKind {
     pub status: u16,
 }
 
-/// Token counts of one request, added up over its answers.
+/// Token counts of one request, summed over its answers.
 #[derive(Debug, Default)]
 pub struct Tally {
     prompt: AtomicUsize,

@@ -26,7 +26,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// Loads them from the metadata of a file whose model has `vocab` tokens.
+    /// Loads tokenizer and templates from the metadata of a file whose model has `vocab` tokens.
     ///
     /// # Errors
     /// If there is no usable tokenizer.

@@ -72,13 +72,13 @@ pub type ShortageFn = dyn Fn(&io::Error) + Send + Sync;
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Log(to somebody)" } else { "Log(to nobody)" })
+        f.write_str(if self.0.is_some() { "Log(set)" } else { "Log(none)" })
     }
 }
 
 impl fmt::Debug for ShortageLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "ShortageLog(to somebody)" } else { "ShortageLog(to nobody)" })
+        f.write_str(if self.0.is_some() { "ShortageLog(set)" } else { "ShortageLog(none)" })
     }
 }
 
@@ -103,8 +103,7 @@ pub struct ConnectionLimits {
     pub body_bytes_max: usize,
     /// Time from the end of the head to the end of the body. More is answered by a 408. Default 60 s.
     pub body_timeout: Duration,
-    /// Time that a client may take nothing of what is sent to it. Then the connection is closed, and what is computed for
-    /// it is given up. Default 60 s.
+    /// Write timeout: a client that accepts no byte for so long is disconnected, and its request cancelled. Default 60 s.
     pub write_stall: Duration,
     /// Threads of each lane of the pool that parses, tokenises, fills templates and writes. Default 2.
     pub pool_threads: usize,

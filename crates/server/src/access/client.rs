@@ -1,4 +1,4 @@
-//! Clients as the engine knows them: by a realm and a flow derived from their keys, never by the keys.
+//! Identity of clients towards the engine: a realm and a flow, derived from their keys.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -28,7 +28,8 @@ use crate::routes::page;
 /// Routes that need no key, besides the page: liveness, the list of models, the API description.
 const OPEN: &[&str] = &["/health", "/v1/health", "/models", "/v1/models", "/openapi.json"];
 
-/// Answers what must not, or cannot, reach the routes; reads the bodies of the others.
+/// Checks every request before its route: origin, key and scope, phase of the server, media type. Refused requests are
+/// answered here; the bodies of the others are read.
 pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = request.method().clone();
@@ -148,9 +149,8 @@ async fn with_body(app: &App, route: Option<&str>, request: Request) -> Result<R
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-/// Bodies are JSON, whatever they are called, with two exceptions: those that a form of any page can send without the
-/// page's browser asking first, and those that need decoding. curl calls what it sends a form unless it is told otherwise,
-/// and is believed as long as no browser speaks.
+/// Accepts a JSON body under any media type, except the types that a browser sends across sites without a preflight, and
+/// encoded ones. `application/x-www-form-urlencoded`, curl's default, is accepted unless the headers are a browser's.
 fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let refused = |message: String| Err(ApiError::new(ErrorKind::UnsupportedMedia, message));
     let is_browser = headers.contains_key("sec-fetch-site") || headers.contains_key("sec-fetch-mode");
@@ -171,7 +171,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Reads a body, and charges it as it comes: what was announced and never sent takes nothing from others.
+/// Reads a body, and charges bytes as they arrive: an announced length costs other requests nothing.
 async fn read_body(app: &App, mut body: Body) -> Result<Bytes, ApiError> {
     let bytes_max = app.server.limits.body_bytes_max;
     let too_large = || ApiError::new(ErrorKind::TooLarge, format!("the body has more than {bytes_max} bytes"));
@@ -194,7 +194,7 @@ async fn read_body(app: &App, mut body: Body) -> Result<Bytes, ApiError> {
 
 const METHODS: &str = "GET, POST, OPTIONS";
 
-/// Tells the browser of an allowed page that it may read the answer.
+/// Adds the CORS headers for an allowed origin.
 fn add_cors(headers: &mut HeaderMap, origin: HeaderValue, asked_headers: Option<HeaderValue>) {
     if origin != "*" {
         headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));

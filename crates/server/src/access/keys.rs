@@ -36,7 +36,7 @@ pub enum ApiKeyError {
     /// Its scopes are not known.
     #[error("the scopes of a key are not among use, metrics and admin, divided by commas")]
     Scope,
-    /// There is something behind the scopes.
+    /// Text follows the scopes.
     #[error("there is more than a key and its scopes")]
     TooMuch,
 }
@@ -70,7 +70,7 @@ impl Scopes {
     /// No scope.
     pub const NONE: Self = Self(0);
 
-    /// These and one more, with what it implies.
+    /// These scopes and `scope`, with those that it implies.
     #[must_use]
     pub fn with(self, scope: Scope) -> Self {
         let bits = match scope {
@@ -101,7 +101,7 @@ impl Scopes {
 }
 
 impl Keys {
-    /// Adds a key. Given twice, it opens what both say.
+    /// Adds a key. Added twice, it has the scopes of both.
     ///
     /// # Errors
     /// If it could not be sent in a header.

@@ -1,4 +1,4 @@
-//! Admission of connections when there are more clients than places.
+//! Admission of connections beyond their limits.
 //!
 //! One address may hold three quarters of the places, so that one client cannot have them all. When all are taken, the
 //! least costly idle connection is closed: one that is ending, or has sent no byte, or else one between two requests;

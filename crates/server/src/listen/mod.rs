@@ -1,6 +1,6 @@
-//! Connections: accepted one by one, each served by its own task, let go of together.
+//! Connections: accepted in one loop, each served by a task of its own, closed together.
 //!
-//! - `admission` decides which connections are kept, when there are more clients than places.
+//! - `admission` decides which connections are kept when more clients connect than the limits allow.
 //! - `connection` serves one of them.
 //! - `refusal` puts the envelope around the errors of the HTTP layer.
 //! - `socket` is its byte stream, with timeouts.
@@ -130,7 +130,7 @@ impl Server {
         Err(failure)
     }
 
-    /// Speaks TLS.
+    /// Serves TLS instead of plain HTTP.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }

@@ -11,13 +11,13 @@ use crate::error::ErrorKind::{
 /// Action of a route, which the router maps to its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Tells whether requests are answered.
+    /// Readiness.
     Health,
     /// Lists the model.
     Models,
-    /// Tells the settings.
+    /// Default settings.
     Props,
-    /// Tells what runs.
+    /// State of the slots.
     Slots,
     /// Counts.
     Metrics,

@@ -70,7 +70,7 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(ErrorKind::MethodNotAllowed, format!("{path} does not take {method}"))
 }
 
-/// As much of a client's words as a message repeats.
+/// The beginning of a client's text, at most as long as messages repeat it.
 fn begin_of(words: &str) -> &str {
     const BYTES_MAX: usize = 120;
     &words[..words.floor_char_boundary(BYTES_MAX)]

@@ -37,7 +37,7 @@ fn tokens(app: &App, service: Arc<Service>, body: &[u8]) -> Result<Tokens, ApiEr
     let content: String = fields.require("content")?;
     let add_special = fields.take("add_special")?.unwrap_or(false);
     let specials = if fields.take("parse_special")?.unwrap_or(true) { Specials::Parse } else { Specials::AsText };
-    let told = if fields.take("with_pieces")?.unwrap_or(false) { Told::Pieces } else { Told::Ids };
+    let items = if fields.take("with_pieces")?.unwrap_or(false) { Items::Pieces } else { Items::Ids };
     fields.finish()?;
     let charge = app.memory.charge(content.len().saturating_mul(TOKENIZED_CHARGE))?;
     let tokenizer = service.tokenizer();
@@ -46,12 +46,12 @@ fn tokens(app: &App, service: Arc<Service>, body: &[u8]) -> Result<Tokens, ApiEr
         false => tokenizer.encode(&content, specials),
     };
     ids.shrink_to_fit();
-    Ok(Tokens { service, ids, told, next: 0, _charge: charge })
+    Ok(Tokens { service, ids, items, next: 0, _charge: charge })
 }
 
 /// Items of the answer's array: ids, or ids with pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Items {
     Ids,
     Pieces,
 }
@@ -60,7 +60,7 @@ enum Told {
 struct Tokens {
     service: Arc<Service>,
     ids: Vec<u32>,
-    told: Told,
+    items: Items,
     /// The first id that is not written; one more than there are ids after the end.
     next: usize,
     _charge: Charge,
@@ -101,9 +101,9 @@ impl Iterator for Tokens {
                 part.push(b',');
             }
             let bytes = bytes_of(self.service.tokenizer(), id);
-            let written = match self.told {
-                Told::Ids => serde_json::to_writer(&mut part, &id),
-                Told::Pieces => {
+            let written = match self.items {
+                Items::Ids => serde_json::to_writer(&mut part, &id),
+                Items::Pieces => {
                     let piece = std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text);
                     serde_json::to_writer(&mut part, &TokenPiece { id, piece })
                 }
