@@ -8,7 +8,7 @@ use muser_engine::{Finish, LogprobsWanted, SamplingSettings};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
-use crate::record::Tally;
+use crate::record::RequestMetrics;
 use crate::remote::{Begun, BringingListener, LocalWatch, Source};
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
@@ -46,7 +46,7 @@ pub struct Generation {
     usage: Usage,
     source: Source,
     watch: Option<LocalWatch>,
-    tally: Arc<Tally>,
+    metrics: Arc<RequestMetrics>,
 }
 
 /// Event of one answer.
@@ -140,8 +140,8 @@ impl Generation {
             None => Begun { answer: service.host.submit(request).await?, source: Source::default(), watch: None },
         };
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
-        let (service, tally) = (Arc::clone(service), Tally::current());
-        tally.add_prompt(usage.prompt);
+        let (service, metrics) = (Arc::clone(service), RequestMetrics::current());
+        metrics.add_prompt(usage.prompt);
         Ok(Self {
             service,
             answer: Some(answer),
@@ -152,7 +152,7 @@ impl Generation {
             usage,
             source,
             watch,
-            tally,
+            metrics,
         })
     }
 
@@ -198,7 +198,7 @@ impl Generation {
                     watch.first_token(at, &self.service.host.status());
                 }
                 self.usage.generated += 1;
-                self.tally.add_generated();
+                self.metrics.add_generated();
                 if token.is_stop {
                     return Ok(None);
                 }

@@ -17,7 +17,7 @@ use crate::limits::{
     WHOLE_PROBABILITY_BYTES,
 };
 use crate::memory::Charge;
-use crate::record::Tally;
+use crate::record::RequestMetrics;
 use crate::remote::Bringing;
 use crate::sampling::take_sampling;
 use crate::service::Service;
@@ -134,7 +134,7 @@ impl Options {
             };
             options.start_telling((&service, client), prompts, logprobs, &mut listener).await
         };
-        Starting { started: Box::pin(Tally::keep(started)), heard, charge }
+        Starting { started: Box::pin(RequestMetrics::keep(started)), heard, charge }
     }
 
     async fn start_telling(

@@ -65,26 +65,26 @@ pub struct RequestKind {
 
 /// Token counts of one request, summed over its answers.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct RequestMetrics {
     prompt: AtomicUsize,
     generated: AtomicUsize,
 }
 
 tokio::task_local! {
-    /// The tally of the request that the task is answering: a task-local, so that routes need not pass it down.
-    static TALLY: Arc<Tally>;
+    /// The metrics of the request that the task is answering: a task-local, so that routes need not pass it down.
+    static METRICS: Arc<RequestMetrics>;
 }
 
-impl Tally {
-    /// The tally of the request being answered; outside of one, a new tally that is never read.
+impl RequestMetrics {
+    /// The metrics of the request being answered; outside of one, a new value that is never read.
     pub fn current() -> Arc<Self> {
-        TALLY.try_with(Arc::clone).unwrap_or_default()
+        METRICS.try_with(Arc::clone).unwrap_or_default()
     }
 
-    /// Wraps a future that answers part of the current request, so that it has this tally on whichever task it is
+    /// Wraps a future that answers part of the current request, so that it adds to the same metrics on whichever task it is
     /// polled.
     pub fn keep<F: Future>(future: F) -> impl Future<Output = F::Output> {
-        TALLY.scope(Self::current(), future)
+        METRICS.scope(Self::current(), future)
     }
 
     /// Adds the tokens of a prompt.
@@ -145,10 +145,10 @@ pub async fn recorded(
     route: Option<String>,
     answer: impl Future<Output = Response>,
 ) -> Response {
-    let tally = Arc::new(Tally::default());
+    let metrics = Arc::new(RequestMetrics::default());
     app.counters.under_way.send_modify(|requests| *requests += 1);
-    let mut open = Open { app, method, route, started: Instant::now(), tally, status: LEFT, complete: false };
-    let response = TALLY.scope(Arc::clone(&open.tally), answer).await;
+    let mut open = Open { app, method, route, started: Instant::now(), metrics, status: LEFT, complete: false };
+    let response = METRICS.scope(Arc::clone(&open.metrics), answer).await;
     open.status = response.status().as_u16();
     let (parts, body) = response.into_parts();
     Response::from_parts(parts, Body::new(RecordedBody { body, open }))
@@ -160,7 +160,7 @@ struct Open {
     method: Method,
     route: Option<String>,
     started: Instant,
-    tally: Arc<Tally>,
+    metrics: Arc<RequestMetrics>,
     status: u16,
     complete: bool,
 }
@@ -178,8 +178,8 @@ impl Drop for Open {
                 complete: self.complete,
                 elapsed: self.started.elapsed(),
                 tokens: Tokens {
-                    prompt: self.tally.prompt.load(Ordering::Relaxed),
-                    generated: self.tally.generated.load(Ordering::Relaxed),
+                    prompt: self.metrics.prompt.load(Ordering::Relaxed),
+                    generated: self.metrics.generated.load(Ordering::Relaxed),
                 },
             });
         }
