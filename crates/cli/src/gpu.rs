@@ -117,7 +117,7 @@ fn tell_measured(plan: &MemoryPlan, measured: usize) {
     ));
     if !plan.agrees_with(measured) {
         tell(
-            "muser: warning: the plan of GPU memory is wrong by more than 1 %; other programs may use the GPU, or layouts for fast products found no room",
+            "muser: warning: the plan of GPU memory is wrong by more than 1 % and 64 MiB; other programs may use the GPU, or layouts for fast products found no room",
         );
     }
 }

@@ -103,6 +103,9 @@ pub enum UsageError {
     /// No measurement is left.
     #[error("there is nothing to measure: both -p and -n are 0")]
     NothingToMeasure,
+    /// Several sequences are given, which only decode tests have.
+    #[error("--parallel is about decode tests, and -n is 0: there is none")]
+    ParallelWithoutDecode,
     /// No part of a comparison has the name.
     #[error("no part of the comparison is called {0:?}")]
     NoSuchPart(String),

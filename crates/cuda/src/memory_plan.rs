@@ -16,6 +16,9 @@ use crate::matrix::{layout_bytes, raw_bytes};
 
 /// Bytes of a piece of device memory.
 const PIECE: usize = 2 << 20;
+/// Bytes by which the driver's measure may differ in a model of any size: which buffers share pieces is the driver's choice.
+/// An H200 took 30 MB less for SmolLM2-135M than the 510 MB planned.
+const DRIVER_SLACK: usize = 64 << 20;
 /// Buffers from here on have pieces of their own.
 const OWN_PIECES_MIN: usize = 1 << 20;
 
@@ -101,9 +104,10 @@ impl MemoryPlan {
         left - left / spare
     }
 
-    /// True if `measured` bytes were taken by what [`Self::loaded`] predicts, to one in a hundred.
+    /// True if `measured` bytes were taken by what [`Self::loaded`] predicts, to one in a hundred or what the driver's pieces
+    /// can make of a small model.
     pub fn agrees_with(&self, measured: usize) -> bool {
-        self.loaded().abs_diff(measured) * 100 <= self.loaded()
+        self.loaded().abs_diff(measured) <= (self.loaded() / 100).max(DRIVER_SLACK)
     }
 
     /// Bytes without which no step can be run: everything but the layouts and page copies.
@@ -222,8 +226,19 @@ mod tests {
             "{refused}"
         );
         assert!(plan.fit(0, 64).is_err());
-        assert!(plan.agrees_with(1050) && plan.agrees_with(1040) && plan.agrees_with(1060));
-        assert!(!plan.agrees_with(1039) && !plan.agrees_with(1061));
+    }
+
+    #[test]
+    fn a_measure_agrees_within_a_hundredth_or_the_slack_of_the_drivers_pieces() {
+        let of_weights = |weights| MemoryPlan { weights, layouts: 0, workspace: 0, first_step: 0 };
+        let small = of_weights(500 << 20);
+        assert!(small.agrees_with((500 << 20) + DRIVER_SLACK) && small.agrees_with((500 << 20) - DRIVER_SLACK));
+        assert!(
+            !small.agrees_with((500 << 20) + DRIVER_SLACK + 1) && !small.agrees_with((500 << 20) - DRIVER_SLACK - 1)
+        );
+        let large = of_weights(40_000_000_000);
+        assert!(large.agrees_with(40_400_000_000) && large.agrees_with(39_600_000_000));
+        assert!(!large.agrees_with(40_400_000_001) && !large.agrees_with(39_599_999_999));
     }
 
     #[test]

@@ -130,6 +130,10 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>, Failure> {
     if tests.is_empty() {
         return Err(UsageError::NothingToMeasure.into());
     }
+    let decodes = tests.iter().any(|test| matches!(test, Test::Decode { .. }));
+    if !decodes && args.parallel.iter().any(|sequences| sequences.get() > 1) {
+        return Err(UsageError::ParallelWithoutDecode.into());
+    }
     Ok(tests)
 }
 

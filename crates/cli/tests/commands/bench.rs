@@ -65,6 +65,8 @@ fn every_test_runs_at_every_depth_and_with_every_number_of_sequences() {
     assert!(line.contains("600 depths of 2 tests") && line.contains("1000"), "{line}");
     let line = muser(&["bench", "-p", "0", "-n", "1", "-np", "513"]).refused(2);
     assert!(line.contains("513 sequences") && line.contains("512"), "{line}");
+    let line = muser(&["bench", "-p", "1", "-n", "0", "-np", "2"]).refused(2);
+    assert!(line.contains("--parallel") && line.contains("-n is 0"), "{line}");
 }
 
 #[test]
