@@ -108,8 +108,8 @@ pub enum Command {
 /// A model from elsewhere; shared by the commands that open one.
 #[derive(Args, Clone, Debug)]
 pub struct HubArgs {
-    /// Model of a Hugging Face repository, `user/repo[:QUANT]`, or the address of a file; downloaded first, as by `muser
-    /// pull`, if it is not cached; -hf for short.
+    /// Model of a Hugging Face repository, `user/repo[:QUANT]`, or the address of a file; downloaded if it is not cached;
+    /// -hf for short.
     #[arg(long, alias = "hf", value_name = "REFERENCE", conflicts_with = "model")]
     pub hf_repo: Option<Reference>,
     /// File in the repository; -hff for short.
