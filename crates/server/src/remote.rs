@@ -4,9 +4,11 @@
 //! computed here in any case. The placement policy picks the node for the rest, by the measured rates of this node and
 //! each producer.
 //!
+//! - `attempt` asks one producer; its outcome is a value, which `settle` enters into counts, policy and report.
 //! - `chooser` runs the policy and feeds it measurements, `audit` recomputes some of a handoff's pages.
 //! - `source` reports it in answers, `counts` in the metrics.
 
+mod attempt;
 mod audit;
 mod chooser;
 mod counts;
@@ -16,10 +18,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use muser_cluster::handoff::{BringError, Handoff, Milestone, Remote};
-use muser_engine::engine::{Installation, Installed, NotInstallable, PrefixReuse, Request};
+use muser_cluster::handoff::Remote;
+use muser_engine::engine::{Installed, NotInstallable, Request};
 use muser_host::{Answer, EngineHost, Refused};
-use muser_kv::{Maker, PAGE_ROWS};
+use muser_kv::PAGE_ROWS;
 use muser_placement::{Place, Policy, Verdict};
 
 use crate::error::{ApiError, ErrorKind};
@@ -29,7 +31,8 @@ pub use chooser::{LocalWatch, PolicyFile};
 pub use counts::{AuditCounts, ProducerCounts, RemoteCounts};
 pub use source::{Chosen, Source};
 
-use audit::AuditOutcome;
+use attempt::{Attempt, Outcome};
+use audit::Audited;
 use chooser::Chooser;
 
 /// A place is tried for its measurement only by prompts that lack this many times the tokens from which producers are
@@ -94,21 +97,23 @@ pub struct Bringing {
 /// Receives the progress of a producer.
 pub type BringingListener<'a> = dyn FnMut(Bringing) + Send + 'a;
 
-/// Result of asking a producer.
-enum Brought {
-    /// All pages, checked, and audited if the handoff was chosen for that; not yet submitted.
-    All(Box<Installed>),
-    /// The producer failed, refused or was busy.
-    Nothing,
-    /// The producer is quarantined, and counts as absent.
-    Quarantined,
+/// A request's search for a producer.
+struct Search<'a> {
+    /// Producers that were not asked yet.
+    left: Vec<&'a Remote>,
+    /// True once a producer failed or refused: this node is then the fallback, and no candidate of the policy.
+    has_failed: bool,
+    source: Source,
 }
 
-/// Reason for which a handoff is not used.
-struct Failed {
-    reason: String,
-    /// True if the failure is the producer's: it is counted, and the producer backed off from.
-    is_producers: bool,
+/// Next step of a search.
+enum Next {
+    /// The request begins with these pages.
+    Submit(Box<Installed>),
+    /// The producer counts as absent: a place is chosen again.
+    ChooseAgain,
+    /// The producer did not help: the request goes on as [`Fallback`] says.
+    FallBack,
 }
 
 /// A request that has begun.
@@ -155,63 +160,73 @@ impl RemotePrefill {
         request: Request,
         listener: &mut BringingListener<'_>,
     ) -> Result<Begun, ApiError> {
-        let mut source = Source::default();
-        let mut left: Vec<&Remote> = Vec::with_capacity(self.producers.len());
-        for remote in &self.producers {
-            // Pages kept of a node that was quarantined are not used for this request, wherever it is computed.
-            remote.take_back_lost(host).await;
-            if !self.auditor.excludes(remote.address()).await {
-                left.push(remote);
-            }
-        }
+        let mut search = Search { left: self.not_excluded(host).await, has_failed: false, source: Source::default() };
         if request.prompt.len() < self.settings.tokens_min {
-            return self.here(host, request, (source, 0)).await;
+            return self.here(host, request, search.source, 0).await;
         }
         loop {
             let installation = match host.begin_installation(request.prompt.clone(), request.reuse).await {
                 Ok(installation) => installation,
                 Err(Refused::NotInstallable(refused @ NotInstallable::NoRoom { .. })) => {
-                    source.add_reason(&refused.to_string());
-                    return self.without(host, request, source).await;
+                    search.source.add_reason(&refused.to_string());
+                    return self.without(host, request, search.source).await;
                 }
                 // The engine says the same of the request itself.
-                Err(Refused::NotInstallable(_)) => return self.here(host, request, (source, 0)).await,
+                Err(Refused::NotInstallable(_)) => return self.here(host, request, search.source, 0).await,
                 Err(stopped) => return Err(stopped.into()),
             };
             let held = (installation.held_pages() * PAGE_ROWS) as u64;
             let rows = held..installation.tokens().len() as u64;
             if rows.end - rows.start < self.settings.tokens_min as u64 {
-                return self.here(host, request, (source, held)).await;
+                return self.here(host, request, search.source, held).await;
             }
-            let place = match self.choose(host, &rows, &left, &mut source) {
+            let place = match self.choose(host, &rows, &mut search) {
                 Some(Place::Producer(address)) => address,
-                Some(Place::Local) => return self.here(host, request, (source, held)).await,
-                None => return self.without(host, request, source).await,
+                Some(Place::Local) => return self.here(host, request, search.source, held).await,
+                None => return self.without(host, request, search.source).await,
             };
-            left.retain(|remote| remote.address() != place);
+            search.left.retain(|remote| remote.address() != place);
             let Some(remote) = self.producers.iter().find(|remote| remote.address() == place) else { continue };
-            match self.bring(remote, (installation, rows), (host, request.reuse), &mut source, listener).await {
-                Brought::All(installed) => match host.submit_installed(request.clone(), *installed).await {
-                    Ok(answer) => return Ok(Begun { answer, source, watch: None }),
+            let under_way = self.chooser.begin(Place::Producer(place), rows.clone());
+            let (reuse, auditor, asked) = (request.reuse, &self.auditor, Instant::now());
+            let attempt = Attempt { remote, host, auditor, reuse, rows, asked };
+            let (outcome, audited) = attempt.run(installation, under_way, listener).await;
+            match self.settle(&attempt, outcome, audited, &mut search) {
+                Next::Submit(installed) => match host.submit_installed(request.clone(), *installed).await {
+                    Ok(answer) => return Ok(Begun { answer, source: search.source, watch: None }),
                     // Decided on the engine's thread: the handoff was complete, but its node was quarantined meanwhile.
                     Err(Refused::Untrusted(reason)) => {
                         remote.take_back_lost(host).await;
-                        source.lose(&reason.to_string());
+                        search.source.lose(&reason.to_string());
+                        search.has_failed = true;
                     }
                     Err(refused) => return Err(refused.into()),
                 },
-                Brought::Quarantined => continue,
-                Brought::Nothing => {}
+                Next::ChooseAgain => continue,
+                Next::FallBack => {}
             }
             if self.settings.fallback != Fallback::OtherProducer {
-                return self.without(host, request, source).await;
+                return self.without(host, request, search.source).await;
             }
         }
     }
 
+    /// Producers whose node is not known to be quarantined. Pages kept of a node that was quarantined are not used for this
+    /// request, wherever it is computed.
+    async fn not_excluded(&self, host: &EngineHost) -> Vec<&Remote> {
+        let mut left = Vec::with_capacity(self.producers.len());
+        for remote in &self.producers {
+            remote.take_back_lost(host).await;
+            if !self.auditor.excludes(remote.address()).await {
+                left.push(remote);
+            }
+        }
+        left
+    }
+
     /// Place for the missing rows; `None` if it has to be a producer and none can be asked. After a failure, only the
-    /// producers in `left` are candidates.
-    fn choose(&self, host: &EngineHost, rows: &Range<u64>, left: &[&Remote], source: &mut Source) -> Option<Place> {
+    /// producers that were not asked yet are candidates.
+    fn choose(&self, host: &EngineHost, rows: &Range<u64>, search: &mut Search<'_>) -> Option<Place> {
         let held_pages = usize::try_from(rows.start).unwrap_or(usize::MAX) / PAGE_ROWS;
         let all = usize::try_from(rows.end).unwrap_or(usize::MAX);
         let producer = |remote: &&Remote| {
@@ -223,8 +238,8 @@ impl RemotePrefill {
             }
             Some((Place::Producer(remote.address()), rows.clone(), plan.payload_bytes()))
         };
-        let mut places: Vec<_> = left.iter().filter_map(producer).collect();
-        if self.settings.by == PrefillBy::Cheapest && source.fallback.is_none() {
+        let mut places: Vec<_> = search.left.iter().filter_map(producer).collect();
+        if self.settings.by == PrefillBy::Cheapest && !search.has_failed {
             // The last token is computed here in any case; here it counts, as it may take a step of its own elsewhere.
             places.push((Place::Local, rows.start..rows.end + 1, 0));
         }
@@ -234,140 +249,65 @@ impl RemotePrefill {
             producers.all(|each| matches!(each.verdict, Verdict::BackOff { .. }))
         };
         let alone = chosen.as_ref().is_none_or(is_alone);
-        if alone && source.fallback.is_none() {
-            source.add_reason(ALL_ALONE);
+        if alone && !search.has_failed {
+            search.source.add_reason(ALL_ALONE);
         }
         let chosen = chosen?;
         self.lock().chosen(&chosen);
         let place = chosen.choice.place;
-        source.chosen = Some(chosen);
+        search.source.chosen = Some(chosen);
         (!alone).then_some(place)
     }
 
-    /// Fetches the missing rows from a producer.
-    async fn bring(
+    /// Enters the outcome of an attempt into the counts, the policy and the request's report.
+    fn settle(
         &self,
-        remote: &Remote,
-        (mut installation, rows): (Installation, Range<u64>),
-        (host, reuse): (&EngineHost, PrefixReuse),
-        source: &mut Source,
-        listener: &mut BringingListener<'_>,
-    ) -> Brought {
-        let (address, asked) = (remote.address(), Instant::now());
-        let (held, total) = (installation.held_pages() * PAGE_ROWS, installation.tokens().len() + 1);
-        let asked_rows = rows.end;
-        let under_way = self.chooser.begin(Place::Producer(address), rows);
-        let mut heard = |milestone| {
-            let computed = match milestone {
-                Milestone::Accepted => held,
-                Milestone::Computed { rows } => (rows as usize).clamp(held, total - 1),
-            };
-            under_way.progress(computed as u64);
-            listener(Bringing { total, held, computed, elapsed: asked.elapsed() });
-        };
-        let brought = remote.bring_telling(&mut installation, &mut heard).await;
-        drop(under_way);
-        if brought.is_err() {
-            remote.take_back_lost(host).await;
+        attempt: &Attempt<'_>,
+        outcome: Outcome,
+        audited: Option<Audited>,
+        search: &mut Search<'_>,
+    ) -> Next {
+        let (address, lost) = (attempt.remote.address(), attempt.asked.elapsed());
+        let place = Place::Producer(address);
+        if let Some(audited) = &audited {
+            self.lock().audited(audited);
         }
-        let checked = match brought {
-            Ok(handoff) => {
-                let installed = installation.finish();
-                installed.map(|installed| (handoff, installed)).map_err(|error| Failed::of_producer(&error))
+        let reason = match outcome {
+            Outcome::Brought { installed, handoff } => {
+                self.chooser.brought(place, &handoff);
+                search.source.audited = audited;
+                search.source.handoff = Some(handoff.clone());
+                self.lock().brought(address, &handoff, search.source.brought_tokens());
+                return Next::Submit(installed);
             }
-            Err(BringError::Quarantined(node)) => {
-                self.auditor.met(address, node);
-                // Another process may have quarantined the node: its pages kept here are dropped as well.
-                host.take_back(Maker(node.0));
-                return Brought::Quarantined;
-            }
-            // The producer refused this request alone: that is no failure, and no reason to back off.
-            Err(error) if error.is_unsuitable() => {
-                if error.is_too_long() {
-                    self.chooser.too_long(Place::Producer(address), asked_rows);
+            Outcome::Quarantined => return Next::ChooseAgain,
+            Outcome::Unsuitable { reason, is_too_long } => {
+                if is_too_long {
+                    self.chooser.too_long(place, attempt.rows.end);
                 }
-                Err(Failed { reason: error.to_string(), is_producers: false })
+                reason
             }
-            Err(error) => {
-                if let Some(retry) = error.busy_for() {
-                    self.gave_nothing(remote, asked, &error.to_string(), source);
-                    self.chooser.busy(Place::Producer(address), retry);
-                    return Brought::Nothing;
-                }
-                Err(Failed::of_producer(&error))
+            Outcome::Busy { reason, retry } => {
+                self.lock().failed(address, lost);
+                self.chooser.busy(place, retry);
+                reason
             }
+            Outcome::Failed { reason } => {
+                self.lock().failed(address, lost);
+                self.chooser.failed(place);
+                reason
+            }
+            Outcome::Void { reason } => reason,
         };
-        let checked = match checked {
-            Ok((handoff, installed)) => {
-                self.auditor.met(address, handoff.node);
-                let audited = self.audit(remote, &handoff, (host, &installed, reuse), source).await;
-                audited.map(|()| (handoff, installed))
-            }
-            failed => failed,
-        };
-        match checked {
-            Ok((handoff, installed)) => {
-                self.chooser.brought(Place::Producer(address), &handoff);
-                source.handoff = Some(handoff.clone());
-                self.lock().brought(address, &handoff, source.brought_tokens());
-                Brought::All(Box::new(installed))
-            }
-            Err(Failed { reason, is_producers: true }) => {
-                self.gave_nothing(remote, asked, &reason, source);
-                self.chooser.failed(Place::Producer(address));
-                Brought::Nothing
-            }
-            Err(Failed { reason, .. }) => {
-                source.lost += asked.elapsed();
-                source.add_reason(&format!("{address}: {reason}"));
-                Brought::Nothing
-            }
-        }
-    }
-
-    /// Audits a handoff, if it is chosen for that; an error if a page differs.
-    async fn audit(
-        &self,
-        remote: &Remote,
-        handoff: &Handoff,
-        (host, installed, reuse): (&EngineHost, &Installed, PrefixReuse),
-        source: &mut Source,
-    ) -> Result<(), Failed> {
-        source.audited = self.auditor.audit(host, (remote, handoff.node), (installed, reuse)).await;
-        let Some(audited) = &source.audited else { return Ok(()) };
-        self.lock().audited(audited);
-        let AuditOutcome::Differs(difference) = &audited.outcome else { return Ok(()) };
-        self.auditor.condemn(host, handoff, remote.address(), difference).await;
-        let found = &difference.found;
-        Err(match difference.maker {
-            Some(node) if node == handoff.node => {
-                Failed { reason: format!("an audit found what it sent to be wrong: {found}"), is_producers: true }
-            }
-            Some(node) => Failed {
-                reason: format!("an audit found what was held of node {node} to be wrong: {found}"),
-                is_producers: false,
-            },
-            None => {
-                Failed { reason: format!("an audit found keys and values to be wrong: {found}"), is_producers: false }
-            }
-        })
-    }
-
-    /// Counts a failed attempt.
-    fn gave_nothing(&self, remote: &Remote, asked: Instant, reason: &str, source: &mut Source) {
-        let (address, lost) = (remote.address(), asked.elapsed());
-        self.lock().failed(address, lost);
-        source.lost += lost;
-        source.add_reason(&format!("{address}: {reason}"));
+        search.source.audited = audited.or(search.source.audited.take());
+        search.source.lost += lost;
+        search.source.add_reason(&format!("{address}: {reason}"));
+        search.has_failed = true;
+        Next::FallBack
     }
 
     /// Computes here, as chosen.
-    async fn here(
-        &self,
-        host: &EngineHost,
-        request: Request,
-        (source, held): (Source, u64),
-    ) -> Result<Begun, ApiError> {
+    async fn here(&self, host: &EngineHost, request: Request, source: Source, held: u64) -> Result<Begun, ApiError> {
         let watch = self.chooser.watch(held, request.prompt.len() as u64);
         Ok(Begun { answer: host.submit(request).await?, source, watch: Some(watch) })
     }
@@ -377,7 +317,7 @@ impl RemotePrefill {
         match self.settings.fallback {
             Fallback::Local | Fallback::OtherProducer => {
                 self.lock().fallbacks += 1;
-                self.here(host, request, (source, 0)).await
+                self.here(host, request, source, 0).await
             }
             Fallback::Fail => {
                 let reason = source.fallback.as_deref().unwrap_or_default();
@@ -388,12 +328,6 @@ impl RemotePrefill {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, RemoteCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Failed {
-    fn of_producer(error: &dyn std::fmt::Display) -> Self {
-        Self { reason: error.to_string(), is_producers: true }
     }
 }
 
