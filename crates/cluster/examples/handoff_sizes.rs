@@ -32,7 +32,7 @@ const STALL_MS: u64 = 60_000;
 const KEY_ID: u32 = 1;
 /// The receiver has a clock of its own.
 const NO_TIMES: SenderTimes =
-    SenderTimes { queue_us: 0, compute_us: 0, pack_us: 0, send_busy_us: SenderTimes::NOT_TOLD, send_wall_us: 0 };
+    SenderTimes { queue_us: 0, compute_us: 0, pack_us: 0, send_busy_us: None, send_wall_us: 0 };
 
 fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -420,5 +420,5 @@ fn frames(plan: &HandoffPlan, body_bytes_max: u32, random: &mut fastrand::Rng) -
 /// Timings of a commit: any numbers serve, and these are derived from the time of the call.
 pub(crate) fn times(now_ms: u64) -> SenderTimes {
     let (queue_us, compute_us, pack_us) = (now_ms, now_ms.saturating_mul(1000), 1);
-    SenderTimes { queue_us, compute_us, pack_us, send_busy_us: SenderTimes::NOT_TOLD, send_wall_us: now_ms }
+    SenderTimes { queue_us, compute_us, pack_us, send_busy_us: None, send_wall_us: now_ms }
 }

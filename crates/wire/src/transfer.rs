@@ -175,18 +175,16 @@ pub struct SenderTimes {
     pub compute_us: u64,
     /// Making frames of pages: packing, copying, digests.
     pub pack_us: u64,
-    /// The part of `send_wall_us` in which the kernel was sending; [`SenderTimes::NOT_TOLD`] if not reported.
-    pub send_busy_us: u64,
+    /// The part of `send_wall_us` in which the kernel was sending; `None` if it does not tell.
+    pub send_busy_us: Option<u64>,
     /// From the first page's hand-over to the kernel to that of the last page's end.
     pub send_wall_us: u64,
 }
 
 impl SenderTimes {
-    /// Value of `send_busy_us` if the kernel does not report it.
-    pub const NOT_TOLD: u64 = u64::MAX;
-
     pub(crate) fn to_bytes(self) -> [u8; 40] {
         let Self { queue_us, compute_us, pack_us, send_busy_us, send_wall_us } = self;
+        let send_busy_us = send_busy_us.unwrap_or(u64::MAX);
         let mut bytes = [0; 40];
         for (to, time) in bytes.chunks_exact_mut(8).zip([queue_us, compute_us, pack_us, send_busy_us, send_wall_us]) {
             to.copy_from_slice(&time.to_le_bytes());
@@ -199,7 +197,7 @@ impl SenderTimes {
             queue_us: fields.u64()?,
             compute_us: fields.u64()?,
             pack_us: fields.u64()?,
-            send_busy_us: fields.u64()?,
+            send_busy_us: Some(fields.u64()?).filter(|busy_us| *busy_us != u64::MAX),
             send_wall_us: fields.u64()?,
         })
     }

@@ -72,7 +72,7 @@ const TIMES: SenderTimes = SenderTimes {
     queue_us: 0x11_1213_1415,
     compute_us: 0x21_2223_2425,
     pack_us: 0x31_3233_3435,
-    send_busy_us: SenderTimes::NOT_TOLD,
+    send_busy_us: None,
     send_wall_us: 0x41_4243_4445,
 };
 

@@ -108,7 +108,7 @@ mod tests {
 
     fn report(busy_ms: Option<u64>, pace: Option<KeptPace>) -> HandoffReport {
         let sent = Sent { rows: 1299, payload_bytes: 60_000_000, stored_bytes: 50_000_000 };
-        let times = SenderTimes { queue_us: 1, compute_us: 2, pack_us: 3, send_busy_us: 4, send_wall_us: 5 };
+        let times = SenderTimes { queue_us: 1, compute_us: 2, pack_us: 3, send_busy_us: Some(4), send_wall_us: 5 };
         let (busy, wall) = (busy_ms.map(Duration::from_millis), Duration::from_millis(800));
         let account = SendAccount { payload_bytes: sent.stored_bytes, busy, wall };
         HandoffReport { decoder: "desk".into(), sent, reused_rows: 0, times, account, pace }

@@ -58,7 +58,7 @@ impl Timeline {
             compute_us: microseconds(computed.saturating_duration_since(started)),
             pack_us: microseconds(self.packing),
             // The kernel counts in its ticks of some milliseconds, and may round up.
-            send_busy_us: busy.map_or(SenderTimes::NOT_TOLD, |busy| microseconds(busy.min(wall))),
+            send_busy_us: busy.map(|busy| microseconds(busy.min(wall))),
             send_wall_us: microseconds(wall),
         }
     }
@@ -86,19 +86,24 @@ mod tests {
         timeline.packed(Duration::from_millis(3), at(40), || unreachable!("the first page is long gone"));
         timeline.computed(at(45));
         let times = timeline.times(at(60), &kernel(Some(8000)));
-        let expected =
-            SenderTimes { queue_us: 5000, compute_us: 40_000, pack_us: 5000, send_busy_us: 7000, send_wall_us: 40_000 };
+        let expected = SenderTimes {
+            queue_us: 5000,
+            compute_us: 40_000,
+            pack_us: 5000,
+            send_busy_us: Some(7000),
+            send_wall_us: 40_000,
+        };
         assert_eq!(times, expected);
         let rounded_up = timeline.times(at(60), &kernel(Some(42_000)));
-        assert_eq!(rounded_up, SenderTimes { send_busy_us: 40_000, ..expected });
+        assert_eq!(rounded_up, SenderTimes { send_busy_us: Some(40_000), ..expected });
         let untold = timeline.times(at(60), &kernel(None));
-        assert_eq!(untold, SenderTimes { send_busy_us: SenderTimes::NOT_TOLD, ..expected });
+        assert_eq!(untold, SenderTimes { send_busy_us: None, ..expected });
     }
 
     #[test]
     fn without_pages_nothing_was_sent() {
         let begin = Instant::now();
         let times = Timeline::new(begin).times(begin + Duration::from_millis(9), &kernel(None));
-        assert_eq!((times.send_busy_us, times.send_wall_us, times.compute_us), (0, 0, 0));
+        assert_eq!((times.send_busy_us, times.send_wall_us, times.compute_us), (Some(0), 0, 0));
     }
 }

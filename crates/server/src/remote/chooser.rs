@@ -347,9 +347,8 @@ impl std::fmt::Debug for LocalWatch {
 /// the time from the first byte to the last, in which the producer may have waited for its own computing.
 fn wire_us(times: &SenderTimes) -> u64 {
     match times.send_busy_us {
-        SenderTimes::NOT_TOLD => times.send_wall_us,
-        busy_us if busy_us < EXACT_BUSY_US => times.send_wall_us,
-        busy_us => busy_us.min(times.send_wall_us),
+        Some(busy_us) if busy_us >= EXACT_BUSY_US => busy_us.min(times.send_wall_us),
+        _ => times.send_wall_us,
     }
 }
 

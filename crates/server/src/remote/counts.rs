@@ -7,7 +7,7 @@ use muser_cluster::handoff::Handoff;
 use muser_trust::Address;
 
 use super::audit::{AuditOutcome, Audited};
-use super::source::{Chosen, place_name, told, verdict_name};
+use super::source::{Chosen, place_name, verdict_name};
 
 /// Sums since the start.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,7 +74,7 @@ impl RemoteCounts {
         let (times, seconds) = (&handoff.stats.times, |us: u64| Duration::from_micros(us).as_secs_f64());
         sums.queue_seconds += seconds(times.queue_us);
         sums.compute_seconds += seconds(times.compute_us);
-        sums.send_busy_seconds += told(times.send_busy_us).map_or(0.0, |busy| busy.as_secs_f64());
+        sums.send_busy_seconds += times.send_busy_us.map_or(0.0, seconds);
         sums.send_wall_seconds += seconds(times.send_wall_us);
     }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use muser_cluster::handoff::Handoff;
 use muser_kv::PAGE_ROWS;
 use muser_placement::{Choice, Cost, Explanation, Place, Verdict};
-use muser_wire::SenderTimes;
 use serde_json::{Map, Value, json};
 
 use super::audit::Audited;
@@ -70,7 +69,8 @@ impl Source {
             add("kv_wire_bytes", handoff.stats.stored_bytes.into());
             add("kv_ms", milliseconds(handoff.elapsed).into());
             let times = &handoff.stats.times;
-            let (busy, wall) = (told(times.send_busy_us), Duration::from_micros(times.send_wall_us));
+            let (busy, wall) =
+                (times.send_busy_us.map(Duration::from_micros), Duration::from_micros(times.send_wall_us));
             add("kv_queue_ms", milliseconds(Duration::from_micros(times.queue_us)).into());
             add("kv_compute_ms", milliseconds(Duration::from_micros(times.compute_us)).into());
             add("kv_pack_ms", milliseconds(Duration::from_micros(times.pack_us)).into());
@@ -149,11 +149,6 @@ fn candidate(explanation: &Explanation, at_ms: u64) -> Value {
         Verdict::Cheapest | Verdict::FirstTry | Verdict::NotChosen => {}
     }
     object
-}
-
-/// The kernel's busy time, if it was reported.
-pub fn told(busy_us: u64) -> Option<Duration> {
-    (busy_us != SenderTimes::NOT_TOLD).then_some(Duration::from_micros(busy_us))
 }
 
 /// A rate, if the time was long enough to have one.

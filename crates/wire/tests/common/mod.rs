@@ -10,7 +10,7 @@ use muser_wire::{
 pub const KEY_ID: u32 = 4;
 /// Times in every sender's commit.
 pub const TIMES: SenderTimes =
-    SenderTimes { queue_us: 1, compute_us: 20_000, pack_us: 300, send_busy_us: 4000, send_wall_us: 50_000 };
+    SenderTimes { queue_us: 1, compute_us: 20_000, pack_us: 300, send_busy_us: Some(4000), send_wall_us: 50_000 };
 /// The connection of both ends.
 pub const LANE: LaneBinding = LaneBinding([0x1A; 32]);
 pub type PageBytes = BTreeMap<(u16, u32), Vec<u8>>;

@@ -146,9 +146,10 @@ fn what_is_computed_beside_others_teaches_by_its_share_and_not_at_all_if_they_ch
 fn times_too_short_for_the_kernels_ticks_are_those_from_the_first_page_to_the_last() {
     let times =
         |send_busy_us| SenderTimes { queue_us: 0, compute_us: 0, pack_us: 0, send_busy_us, send_wall_us: 400_000 };
-    let told = [(SenderTimes::NOT_TOLD, 400_000), (0, 400_000), (4000, 400_000), (90_000, 90_000), (500_000, 400_000)];
+    let told =
+        [(None, 400_000), (Some(0), 400_000), (Some(4000), 400_000), (Some(90_000), 90_000), (Some(500_000), 400_000)];
     for (busy_us, expected_us) in told {
-        assert_eq!(wire_us(&times(busy_us)), expected_us, "{busy_us}");
+        assert_eq!(wire_us(&times(busy_us)), expected_us, "{busy_us:?}");
     }
 }
 
@@ -156,8 +157,13 @@ fn times_too_short_for_the_kernels_ticks_are_those_from_the_first_page_to_the_la
 #[test]
 fn a_wire_that_carries_packed_pages_is_as_quick_as_what_they_hold() {
     let chooser = Arc::new(Chooser::new(Policy::new(PolicySettings::default(), [0; 32]), None, 0));
-    let times =
-        SenderTimes { queue_us: 7_000, compute_us: 100_000, pack_us: 0, send_busy_us: 400_000, send_wall_us: 450_000 };
+    let times = SenderTimes {
+        queue_us: 7_000,
+        compute_us: 100_000,
+        pack_us: 0,
+        send_busy_us: Some(400_000),
+        send_wall_us: 450_000,
+    };
     let stats = Stats {
         rows: 1000,
         reused_rows: 0,
