@@ -31,6 +31,8 @@ pub struct Plan {
     pub reuse: PrefixReuse,
     /// Scheduling flow, by which the engine takes turns between clients.
     pub flow: Flow,
+    /// Token counts of the request that it is an answer to.
+    pub metrics: Arc<RequestMetrics>,
 }
 
 /// An answer under way.
@@ -46,7 +48,6 @@ pub struct Generation {
     usage: Usage,
     source: Source,
     watch: Option<LocalWatch>,
-    metrics: Arc<RequestMetrics>,
 }
 
 /// Event of one answer.
@@ -140,10 +141,9 @@ impl Generation {
             None => Begun { answer: service.host.submit(request).await?, source: Source::default(), watch: None },
         };
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
-        let (service, metrics) = (Arc::clone(service), RequestMetrics::current());
-        metrics.add_prompt(usage.prompt);
+        plan.metrics.add_prompt(usage.prompt);
         Ok(Self {
-            service,
+            service: Arc::clone(service),
             answer: Some(answer),
             text,
             plan,
@@ -152,7 +152,6 @@ impl Generation {
             usage,
             source,
             watch,
-            metrics,
         })
     }
 
@@ -198,7 +197,7 @@ impl Generation {
                     watch.first_token(at, &self.service.host.status());
                 }
                 self.usage.generated += 1;
-                self.metrics.add_generated();
+                self.plan.metrics.add_generated();
                 if token.is_stop {
                     return Ok(None);
                 }

@@ -17,7 +17,6 @@ use crate::limits::{
     WHOLE_PROBABILITY_BYTES,
 };
 use crate::memory::Charge;
-use crate::record::RequestMetrics;
 use crate::remote::Bringing;
 use crate::sampling::take_sampling;
 use crate::service::Service;
@@ -134,7 +133,7 @@ impl Options {
             };
             options.start_telling((&service, client), prompts, logprobs, &mut listener).await
         };
-        Starting { started: Box::pin(RequestMetrics::keep(started)), heard, charge }
+        Starting { started: Box::pin(started), heard, charge }
     }
 
     async fn start_telling(
@@ -164,6 +163,7 @@ impl Options {
                     logprobs,
                     reuse: self.reuse(client.realm),
                     flow: client.flow,
+                    metrics: Arc::clone(&client.metrics),
                 };
                 let index = generations.len();
                 let mut heard = |bringing| listener(index, bringing);

@@ -70,23 +70,7 @@ pub struct RequestMetrics {
     generated: AtomicUsize,
 }
 
-tokio::task_local! {
-    /// The metrics of the request that the task is answering: a task-local, so that routes need not pass it down.
-    static METRICS: Arc<RequestMetrics>;
-}
-
 impl RequestMetrics {
-    /// The metrics of the request being answered; outside of one, a new value that is never read.
-    pub fn current() -> Arc<Self> {
-        METRICS.try_with(Arc::clone).unwrap_or_default()
-    }
-
-    /// Wraps a future that answers part of the current request, so that it adds to the same metrics on whichever task it is
-    /// polled.
-    pub fn keep<F: Future>(future: F) -> impl Future<Output = F::Output> {
-        METRICS.scope(Self::current(), future)
-    }
-
     /// Adds the tokens of a prompt.
     pub fn add_prompt(&self, tokens: usize) {
         self.prompt.fetch_add(tokens, Ordering::Relaxed);
@@ -138,17 +122,17 @@ impl Drop for CountedConnection {
     }
 }
 
-/// Answers a request by `answer`, and records it when its body was sent or dropped.
+/// Answers a request by `answer`, which adds its tokens to `metrics`, and records it when its body was sent or dropped.
 pub async fn recorded(
     app: Arc<App>,
     method: Method,
     route: Option<String>,
+    metrics: Arc<RequestMetrics>,
     answer: impl Future<Output = Response>,
 ) -> Response {
-    let metrics = Arc::new(RequestMetrics::default());
     app.counters.under_way.send_modify(|requests| *requests += 1);
     let mut open = Open { app, method, route, started: Instant::now(), metrics, status: LEFT, complete: false };
-    let response = METRICS.scope(Arc::clone(&open.metrics), answer).await;
+    let response = answer.await;
     open.status = response.status().as_u16();
     let (parts, body) = response.into_parts();
     Response::from_parts(parts, Body::new(RecordedBody { body, open }))

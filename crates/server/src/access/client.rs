@@ -1,30 +1,36 @@
 //! Identity of clients towards the engine: a realm and a flow, derived from their keys.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use muser_engine::engine::Flow;
 use muser_kv::Realm;
 
+use crate::record::RequestMetrics;
+
 /// The client of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     /// Realm within which it shares cached prefixes.
     pub realm: Realm,
     /// Scheduling flow: the client is its key, the group this request.
     pub flow: Flow,
+    /// Token counts of this request.
+    pub metrics: Arc<RequestMetrics>,
 }
 
 impl Client {
-    /// Client of a new request with this key; `None` on routes and servers without keys.
-    pub(super) fn new(realms: &Realms, key: Option<&[u8]>) -> Self {
+    /// Client of a new request with this key, whose tokens are added to `metrics`; `None` on routes and servers without
+    /// keys.
+    pub(super) fn new(realms: &Realms, key: Option<&[u8]>, metrics: Arc<RequestMetrics>) -> Self {
         static REQUESTS: AtomicU64 = AtomicU64::new(0);
         let client = key.map_or(0, |key| {
             let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(key).as_bytes();
             u64::from_le_bytes([a, b, c, d, e, f, g, h])
         });
         let flow = Flow { client, group: REQUESTS.fetch_add(1, Ordering::Relaxed) };
-        Self { realm: realms.of(key), flow }
+        Self { realm: realms.of(key), flow, metrics }
     }
 }
 

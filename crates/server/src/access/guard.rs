@@ -22,7 +22,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::limits::BODY_CHARGE;
 use crate::memory::{Charge, charged};
 use crate::openapi::takes_fields;
-use crate::record::recorded;
+use crate::record::{RequestMetrics, recorded};
 use crate::routes::page;
 
 /// Routes that need no key, besides the page: liveness, the list of models, the API description.
@@ -33,15 +33,22 @@ const OPEN: &[&str] = &["/health", "/v1/health", "/models", "/v1/models", "/open
 pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = request.method().clone();
-    let answer = answer(Arc::clone(&app), route.clone(), request, next);
-    recorded(app, method, route, answer).await
+    let metrics = Arc::new(RequestMetrics::default());
+    let answer = answer(Arc::clone(&app), route.clone(), Arc::clone(&metrics), request, next);
+    recorded(app, method, route, metrics, answer).await
 }
 
-async fn answer(app: Arc<App>, route: Option<String>, mut request: Request, next: Next) -> Response {
+async fn answer(
+    app: Arc<App>,
+    route: Option<String>,
+    metrics: Arc<RequestMetrics>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let asker = app.server.access.origins.asker(request.method(), request.headers());
     let preflight = request.method() == Method::OPTIONS;
     let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let mut response = match judge(&app, &asker, route.as_deref(), &request) {
+    let mut response = match judge(&app, &asker, route.as_deref(), &request, metrics) {
         Err(refusal) => refusal.into_response(),
         Ok(_) if preflight => StatusCode::NO_CONTENT.into_response(),
         Ok(client) => {
@@ -62,7 +69,13 @@ async fn answer(app: Arc<App>, route: Option<String>, mut request: Request, next
 }
 
 /// Admits the request to its route, and gives its client: on open routes, the client without a key.
-fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Result<Client, ApiError> {
+fn judge(
+    app: &App,
+    asker: &Asker,
+    route: Option<&str>,
+    request: &Request,
+    metrics: Arc<RequestMetrics>,
+) -> Result<Client, ApiError> {
     let access = &app.server.access;
     if access.is_open() && access.exposure == Exposure::Local && !names_this_machine(request.uri(), request.headers()) {
         return Err(ApiError::new(
@@ -76,7 +89,7 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
         return Err(ApiError::new(ErrorKind::Permission, message));
     }
     if route.is_some_and(is_open) || request.method() == Method::OPTIONS {
-        return Ok(access.client(None));
+        return Ok(access.client(None, metrics));
     }
     if app.phase() == Phase::Loading {
         app.service()?;
@@ -86,7 +99,7 @@ fn judge(app: &App, asker: &Asker, route: Option<&str>, request: &Request) -> Re
     if app.phase() >= Phase::Stopping && scope == Scope::Use {
         return Err(stopping());
     }
-    Ok(access.client(key))
+    Ok(access.client(key, metrics))
 }
 
 /// The `503` of routes with [`Scope::Use`] while the server stops.

@@ -10,6 +10,10 @@ mod guard;
 mod keys;
 mod origin;
 
+use std::sync::Arc;
+
+use crate::record::RequestMetrics;
+
 pub use client::{Client, Realms};
 pub use guard::{guard, is_open, scope_of};
 pub use keys::{ApiKeyError, ApiKeyFileError, Keys, Scope, Scopes};
@@ -39,9 +43,9 @@ pub enum Exposure {
 }
 
 impl Access {
-    /// Client of a request with this key, or without one.
-    fn client(&self, key: Option<&[u8]>) -> Client {
-        Client::new(&self.realms, key)
+    /// Client of a request with this key, or without one. Its tokens are added to `metrics`.
+    fn client(&self, key: Option<&[u8]>, metrics: Arc<RequestMetrics>) -> Client {
+        Client::new(&self.realms, key, metrics)
     }
 
     /// True if there are no keys, so that all routes but those of [`Scope::Admin`] are open.
