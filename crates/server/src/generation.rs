@@ -136,10 +136,7 @@ impl Generation {
             reuse: plan.reuse,
             flow: plan.flow,
         };
-        let Begun { answer, source, watch } = match &service.remote {
-            Some(remote) => remote.start(&service.host, request, listener).await?,
-            None => Begun { answer: service.host.submit(request).await?, source: Source::default(), watch: None },
-        };
+        let Begun { answer, source, watch } = service.pages.begin(&service.host, request, listener).await?;
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
         plan.metrics.add_prompt(usage.prompt);
         Ok(Self {

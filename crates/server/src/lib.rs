@@ -8,6 +8,7 @@
 //! - `limits` bounds each of them, `tree` reads them within their bounds, `memory` bounds all requests together.
 //! - `generation`, `text` and `probabilities` are one answer: the engine's events become text, counts and times.
 //! - `pool` runs long work that is not the engine's, off the threads that serve connections.
+//! - `pages` is where a prompt's keys and values come from: those that the engine has kept, or a source of others.
 //! - `remote` has long prompts computed by the node that is expected to be quickest, and goes on without producers that
 //!   fail.
 //! - `stream` sends answers as events or as a whole; `routes` has one file for each family of routes.
@@ -28,6 +29,7 @@ mod memory;
 mod messages;
 mod openapi;
 mod options;
+mod pages;
 mod pool;
 mod probabilities;
 mod prompt;

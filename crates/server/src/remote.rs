@@ -25,6 +25,7 @@ use muser_kv::PAGE_ROWS;
 use muser_placement::{Place, Policy, Verdict};
 
 use crate::error::{ApiError, ErrorKind};
+use crate::pages::{BeginFuture, PageSource};
 
 pub use audit::{AuditSettings, Auditor};
 pub use chooser::{LocalWatch, PolicyFile};
@@ -144,17 +145,12 @@ impl RemotePrefill {
         Self { producers, settings, chooser, auditor, counts: Mutex::new(counts) }
     }
 
-    /// Sums for the metrics.
-    pub fn counts(&self) -> RemoteCounts {
-        self.lock().clone()
-    }
-
     /// Begins the request with the keys and values of a producer if one is chosen, and otherwise here. `listener`
     /// receives the progress of a producer once it has accepted.
     ///
     /// # Errors
     /// As of the engine; or that no producer helps, if that is to be an error.
-    pub async fn start(
+    async fn start(
         &self,
         host: &EngineHost,
         request: Request,
@@ -331,6 +327,21 @@ impl RemotePrefill {
     }
 }
 
+impl PageSource for RemotePrefill {
+    fn begin<'a>(
+        &'a self,
+        host: &'a EngineHost,
+        request: Request,
+        listener: &'a mut BringingListener<'a>,
+    ) -> BeginFuture<'a> {
+        Box::pin(self.start(host, request, listener))
+    }
+
+    fn remote_counts(&self) -> Option<RemoteCounts> {
+        Some(self.lock().clone())
+    }
+}
+
 impl Drop for RemotePrefill {
     fn drop(&mut self) {
         self.chooser.save_at_the_end();
@@ -340,6 +351,6 @@ impl Drop for RemotePrefill {
 impl std::fmt::Debug for RemotePrefill {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let addresses: Vec<_> = self.producers.iter().map(Remote::address).collect();
-        f.debug_struct("RemotePrefill").field("producers", &addresses).field("counts", &self.counts()).finish()
+        f.debug_struct("RemotePrefill").field("producers", &addresses).field("counts", &*self.lock()).finish()
     }
 }

@@ -9,8 +9,8 @@ use muser_text::{ChatTemplates, ControlTokens, Tokenizer};
 use muser_weights::gguf::Metadata;
 
 use crate::limits::TEXT_BYTES_MAX;
+use crate::pages::{KeptPages, PageSource};
 use crate::prompt::PromptLimits;
-use crate::remote::RemotePrefill;
 use crate::settings::ServiceSettings;
 use muser_host::EngineHost;
 
@@ -57,9 +57,9 @@ impl Words {
 /// A loaded model.
 #[derive(Debug)]
 pub struct Service {
-    /// Producers for long prompts. The first field, so that it is dropped and its policy file written before the engine
+    /// Source of prompts' pages. The first field, so that it is dropped and a policy file written before the engine
     /// ends: the process may exit as soon as the engine has ended.
-    pub remote: Option<RemotePrefill>,
+    pub pages: Box<dyn PageSource>,
     /// The engine.
     pub host: EngineHost,
     /// Tokenizer and chat templates.
@@ -113,14 +113,14 @@ impl Service {
         let prompt_bytes_max = words.text_bytes_max(context);
         let (host, thread) = EngineHost::start(engine)?;
         let model = facts;
-        let remote = None;
-        Ok((Self { remote, host, words, end_of_generation, context, slots, model, settings, prompt_bytes_max }, thread))
+        let pages = Box::new(KeptPages);
+        Ok((Self { pages, host, words, end_of_generation, context, slots, model, settings, prompt_bytes_max }, thread))
     }
 
-    /// Computes long prompts on producers.
+    /// Begins requests with pages of this source, instead of those that the engine has kept.
     #[must_use]
-    pub fn with_remote(self, remote: RemotePrefill) -> Self {
-        Self { remote: Some(remote), ..self }
+    pub fn with_pages(self, pages: impl PageSource + 'static) -> Self {
+        Self { pages: Box::new(pages), ..self }
     }
 
     /// Size limits of one request's prompts.

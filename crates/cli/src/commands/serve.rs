@@ -134,7 +134,7 @@ fn start(args: &ServeArgs, kv: KvLayout, app: &App) -> Result<(JoinHandle<()>, A
     let Node { engine, budget_bytes, prefix_bytes } = node;
     let (mut service, engine) = Service::start(engine, words, defaults).map_err(ServeError::Runtime)?;
     if let Some(remote) = remote {
-        service = service.with_remote(remote);
+        service = service.with_pages(remote);
     }
     let facts = &service.model;
     let about = About {

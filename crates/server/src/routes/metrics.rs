@@ -24,8 +24,8 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> 
     let mut text = Exposition::default();
     llama_cpp(&mut text, &status);
     own(&mut text, &status, &app.counters);
-    if let Some(remote) = &service.remote {
-        handoffs(&mut text, &remote.counts());
+    if let Some(counts) = service.pages.remote_counts() {
+        handoffs(&mut text, &counts);
     }
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0).into_response())
 }

@@ -133,7 +133,7 @@ impl World {
         let app = Arc::new(App::with_server(setup.service.clone(), setup.server.clone()));
         let mut world = Self::run(bind(), Arc::clone(&app), setup.drain);
         let (service, engine) = service(setup);
-        app.ready(service.with_remote(remote));
+        app.ready(service.with_pages(remote));
         world.engine = Some(engine);
         world
     }
