@@ -1,14 +1,12 @@
 //! Activation rows as matrix multiplication reads them: quantised once per row and format (rule 2 of
 //! `docs/numerics.md`), each row in memory of its own so that rows can be filled in parallel.
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
 pub(crate) mod scalar;
 
 /// Below this largest magnitude a group is all zero: 2^-100.
-const SMALLEST_MAXIMUM: f32 = f32::from_bits((127 - 100) << 23);
+pub(crate) const SMALLEST_MAXIMUM: f32 = f32::from_bits((127 - 100) << 23);
 /// The largest code.
-const LARGEST_CODE: f32 = 127.0;
+pub(crate) const LARGEST_CODE: f32 = 127.0;
 
 /// Format in which a matrix reads its activations: bits per code and codes per scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +88,10 @@ impl Group32 {
 /// One activation row in every format; only those it was last quantised to are meaningful.
 #[derive(Clone, Debug)]
 pub struct ActivationRow {
-    cols: usize,
-    int8x256: Vec<Group256>,
-    int8x32: Vec<Group32>,
-    floats: Vec<f32>,
+    pub(crate) cols: usize,
+    pub(crate) int8x256: Vec<Group256>,
+    pub(crate) int8x32: Vec<Group32>,
+    pub(crate) floats: Vec<f32>,
 }
 
 impl ActivationRow {
@@ -149,7 +147,7 @@ impl ActivationRow {
     }
 
     /// Zeros in every format, for a row that held a NaN or an infinity.
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.int8x256[..self.cols.div_ceil(256)].fill(Group256::ZERO);
         self.int8x32[..self.cols.div_ceil(32)].fill(Group32::ZERO);
         self.floats[..self.cols].fill(0.0);

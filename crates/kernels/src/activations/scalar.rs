@@ -43,7 +43,7 @@ fn quantise(values: &[f32], codes: &mut [i8], sums16: &mut [i16]) -> f32 {
 }
 
 /// Writes the codes of `values` and adds them to the sums, which were zero.
-pub(super) fn quantise_values(values: &[f32], inverse: f32, codes: &mut [i8], sums16: &mut [i16]) {
+pub(crate) fn quantise_values(values: &[f32], inverse: f32, codes: &mut [i8], sums16: &mut [i16]) {
     for (k, value) in values.iter().enumerate() {
         let rounded = (value * inverse).round_ties_even().clamp(-LARGEST_CODE, LARGEST_CODE);
         #[expect(clippy::cast_possible_truncation, reason = "an integer within -127..=127")]

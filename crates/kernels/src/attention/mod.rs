@@ -4,17 +4,11 @@
 //! head and a block of query rows; its result does not depend on how rows are grouped into jobs, on the instruction set,
 //! or on any byte of a key that no query of the job sees.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod blocked;
-mod page;
-mod reference;
-mod scratch;
+pub(crate) mod page;
+pub(crate) mod reference;
+pub(crate) mod scratch;
 mod shape;
-mod store;
+pub(crate) mod store;
 
 pub use page::KvLayout;
 pub use scratch::AttentionScratch;
@@ -95,7 +89,8 @@ impl AttentionKernels {
 /// Twins that this CPU can run, the fastest last.
 #[cfg(target_arch = "x86_64")]
 fn twins() -> impl Iterator<Item = AttentionKernels> {
-    avx2::kernels().into_iter().chain(avx512::kernels())
+    use crate::isa::{avx2, avx512};
+    avx2::attention::kernels().into_iter().chain(avx512::attention::kernels())
 }
 
 /// No twin exists for this architecture.

@@ -28,7 +28,7 @@ impl KvLayout {
     }
 
     /// Bytes of one stored element.
-    pub(super) fn element_bytes(self) -> usize {
+    pub(crate) fn element_bytes(self) -> usize {
         match self {
             Self::Q8 => 1,
             Self::F16 => 2,
@@ -36,7 +36,7 @@ impl KvLayout {
     }
 
     /// Bytes of one key-value head's part of a page.
-    pub(super) fn head_bytes(self, shape: &AttentionShape) -> usize {
+    pub(crate) fn head_bytes(self, shape: &AttentionShape) -> usize {
         let elements = 2 * PAGE_ROWS * shape.head_dim() * self.element_bytes();
         match self {
             Self::Q8 => elements + 2 * PAGE_ROWS * size_of::<f32>(),
@@ -47,7 +47,7 @@ impl KvLayout {
 
 /// One key-value head's part of a q8 page.
 #[derive(Clone, Copy)]
-pub(super) struct Q8Head<'a> {
+pub(crate) struct Q8Head<'a> {
     /// `[64][head_dim]`
     pub keys: &'a [u8],
     /// `[64][head_dim]`
@@ -77,14 +77,14 @@ impl<'a> Q8Head<'a> {
 }
 
 /// The part of a page that belongs to one key-value head.
-pub(super) fn head_part(page: &[u8], layout: KvLayout, shape: &AttentionShape, kv_head: usize) -> Range<usize> {
+pub(crate) fn head_part(page: &[u8], layout: KvLayout, shape: &AttentionShape, kv_head: usize) -> Range<usize> {
     debug_assert_eq!(page.len(), layout.page_bytes(shape));
     let bytes = layout.head_bytes(shape);
     kv_head * bytes..(kv_head + 1) * bytes
 }
 
 /// The rows of page `page` that a query at `position` sees: position <= query, and fewer than `window` behind it.
-pub(super) fn visible_rows(position: u32, window: Option<u32>, page: usize) -> Range<usize> {
+pub(crate) fn visible_rows(position: u32, window: Option<u32>, page: usize) -> Range<usize> {
     let start = page * PAGE_ROWS;
     let first = first_visible(position, window);
     let end = position as usize + 1;
@@ -93,7 +93,7 @@ pub(super) fn visible_rows(position: u32, window: Option<u32>, page: usize) -> R
 }
 
 /// The pages of which a query at `position` sees a row.
-pub(super) fn visible_pages(position: u32, window: Option<u32>) -> Range<usize> {
+pub(crate) fn visible_pages(position: u32, window: Option<u32>) -> Range<usize> {
     first_visible(position, window) / PAGE_ROWS..position as usize / PAGE_ROWS + 1
 }
 

@@ -9,12 +9,12 @@ use half::f16;
 use std::ops::Range;
 
 /// The exponent of a tile's largest value scale is not taken below this.
-pub(super) const EXPONENT_MIN: i32 = -100;
+pub(crate) const EXPONENT_MIN: i32 = -100;
 
 /// Bits of a weight: value weights are integers in 0..=2^11.
-pub(super) const WEIGHT_BITS: i32 = 11;
+pub(crate) const WEIGHT_BITS: i32 = 11;
 
-pub(super) fn store_row(
+pub(crate) fn store_row(
     shape: &AttentionShape,
     layout: KvLayout,
     k: &[f32],
@@ -74,7 +74,7 @@ impl Quantiser {
     }
 }
 
-pub(super) fn attend(
+pub(crate) fn attend(
     job: &AttentionJob<'_>,
     scratch: &mut AttentionScratch,
     out: &mut [f32],
@@ -257,7 +257,7 @@ fn sum_of_weights(p: &[f32; PAGE_ROWS]) -> f32 {
 }
 
 /// The largest visible value scale; fails with the first row whose scale is negative or not finite.
-pub(super) fn largest_scale(scales: &[f32; PAGE_ROWS], visible: Range<usize>) -> Result<f32, usize> {
+pub(crate) fn largest_scale(scales: &[f32; PAGE_ROWS], visible: Range<usize>) -> Result<f32, usize> {
     match visible.clone().find(|&row| scales[row].to_bits() >= f32::INFINITY.to_bits()) {
         Some(row) => Err(row),
         None => Ok(scales[visible].iter().fold(0.0, |a, &b| a.max(b))),
@@ -265,6 +265,6 @@ pub(super) fn largest_scale(scales: &[f32; PAGE_ROWS], visible: Range<usize>) ->
 }
 
 /// The `E` for which `x` is in [2^(E-1), 2^E). For zero and subnormal numbers -126, which the caller clamps anyway.
-pub(super) fn binary_exponent(x: f32) -> i32 {
+pub(crate) fn binary_exponent(x: f32) -> i32 {
     (x.to_bits() >> 23).cast_signed() - 126
 }

@@ -12,19 +12,19 @@ pub struct AttentionScratch {
     head_dim_max: usize,
     queries_max: usize,
     /// Queries that see a key of the current page.
-    pub(super) active: Vec<Active>,
+    pub(crate) active: Vec<Active>,
     /// `[queries]`
-    pub(super) states: Vec<QueryState>,
+    pub(crate) states: Vec<QueryState>,
     /// `[queries][head_dim / 2]`: query codes in the order in which a twin broadcasts them.
-    pub(super) codes: Vec<i32>,
+    pub(crate) codes: Vec<i32>,
     /// `[queries][head_dim]`: numerators of the current segment.
-    pub(super) segment: Vec<Line<f32>>,
+    pub(crate) segment: Vec<Line<f32>>,
     /// `[queries][head_dim]`: numerators of all segments before it.
-    pub(super) total: Vec<Line<f32>>,
+    pub(crate) total: Vec<Line<f32>>,
     /// The current page's keys, lanes along the keys.
-    pub(super) keys: Vec<Line<i32>>,
+    pub(crate) keys: Vec<Line<i32>>,
     /// The current page's values, lanes along the dimensions, with neighbouring keys side by side.
-    pub(super) values: Vec<Line<i32>>,
+    pub(crate) values: Vec<Line<i32>>,
 }
 
 impl AttentionScratch {
@@ -48,7 +48,7 @@ impl AttentionScratch {
     }
 
     /// Query rows of `shape` that fit in one pass, at least one.
-    pub(super) fn rows_per_pass(&self, shape: &AttentionShape) -> Result<usize, AttentionError> {
+    pub(crate) fn rows_per_pass(&self, shape: &AttentionShape) -> Result<usize, AttentionError> {
         let fits = |what, need, have| {
             if need <= have { Ok(()) } else { Err(AttentionError::Length { what, need, have }) }
         };
@@ -61,7 +61,7 @@ impl AttentionScratch {
 /// 16 numbers that fill one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Line<T>(pub [T; 16]);
+pub(crate) struct Line<T>(pub [T; 16]);
 
 impl<T> Line<T> {
     /// Numbers in a line.
@@ -93,7 +93,7 @@ impl Line<i32> {
 
 /// A query that sees a key of the current page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Active {
+pub(crate) struct Active {
     /// Index of the query in the job: `row * heads_per_kv + head`.
     pub query: usize,
     /// Index of its first element in the job's `queries`.
@@ -108,7 +108,7 @@ pub(super) struct Active {
 
 /// Numbers of one query that outlive a page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct QueryState {
+pub(crate) struct QueryState {
     /// Factor that turns a score into an exponent of two.
     pub scale: f32,
     /// Integer that a twin adds to each dot product.
@@ -128,7 +128,7 @@ impl QueryState {
 
 /// The denominator so far, in units of `2^m`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sum {
+pub(crate) struct Sum {
     pub m: f32,
     pub l: f32,
 }

@@ -134,7 +134,7 @@ pub(super) fn check_length(what: &'static str, have: usize, need: usize) -> Resu
 
 impl<'a> AttentionJob<'a> {
     /// Checks every length of the job and of its output.
-    pub(super) fn check(&self, out: &[f32]) -> Result<(), AttentionError> {
+    pub(crate) fn check(&self, out: &[f32]) -> Result<(), AttentionError> {
         let (shape, rows) = (&self.shape, self.positions.len());
         if self.kv_head >= shape.kv_heads {
             return Err(AttentionError::OutOfRange { what: "kv_head", index: self.kv_head, count: shape.kv_heads });
@@ -147,13 +147,13 @@ impl<'a> AttentionJob<'a> {
     }
 
     /// The query vectors of one row, one after the other: `[heads_per_kv * head_dim]`.
-    pub(super) fn query_row(&self, row: usize) -> &'a [f32] {
+    pub(crate) fn query_row(&self, row: usize) -> &'a [f32] {
         let columns = self.shape.heads_per_kv() * self.shape.head_dim;
         &self.queries[row * self.shape.query_heads * self.shape.head_dim + self.kv_head * columns..][..columns]
     }
 
     /// The bytes of the page with an absolute index.
-    pub(super) fn page_bytes(&self, index: usize) -> Result<&'a [u8], AttentionError> {
+    pub(crate) fn page_bytes(&self, index: usize) -> Result<&'a [u8], AttentionError> {
         let page = (self.page)(index).ok_or(AttentionError::MissingPage { page: index })?;
         check_length("page", page.len(), self.layout.page_bytes(&self.shape))?;
         Ok(page)

@@ -5,16 +5,16 @@ use super::shape::check_length;
 use super::{AttentionError, AttentionShape, KvLayout, PAGE_ROWS};
 
 /// Largest code of a stored key or value.
-pub(super) const KV_CODE_MAX: f32 = 127.0;
+pub(crate) const KV_CODE_MAX: f32 = 127.0;
 
 /// Largest code of a query.
-pub(super) const QUERY_CODE_MAX: f32 = 1023.0;
+pub(crate) const QUERY_CODE_MAX: f32 = 1023.0;
 
 /// Vectors whose largest magnitude is below this are stored as zero: 2^-100.
-pub(super) const MAGNITUDE_MIN: f32 = f32::from_bits(27 << 23);
+pub(crate) const MAGNITUDE_MIN: f32 = f32::from_bits(27 << 23);
 
 /// Rounding of one head vector. Each function returns `false` if an element is not finite.
-pub(super) struct StoreVector {
+pub(crate) struct StoreVector {
     /// `codes(x, codes, scale)`: `[head_dim]` floats to as many signed bytes and one little-endian f32.
     pub codes: fn(&[f32], &mut [u8], &mut [u8]) -> bool,
     /// `halves(x, stored)`: `[head_dim]` floats to little-endian f16.
@@ -23,7 +23,7 @@ pub(super) struct StoreVector {
 
 /// One position's row: `k` and `v` are `[kv_heads * head_dim]`.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     pub k: &'a [f32],
     pub v: &'a [f32],
     /// Row within the page.
@@ -31,7 +31,7 @@ pub(super) struct Row<'a> {
 }
 
 /// Stores `row` into `page` head by head.
-pub(super) fn store_row(
+pub(crate) fn store_row(
     vector: &StoreVector,
     shape: &AttentionShape,
     layout: KvLayout,

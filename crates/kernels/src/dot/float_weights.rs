@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 /// A float type of weights.
-pub(super) trait FloatWeights {
+pub(crate) trait FloatWeights {
     /// Bytes per weight.
     const BYTES: usize;
     /// True if 16-bit weights are bf16, false if they are f16.
@@ -14,11 +14,11 @@ pub(super) trait FloatWeights {
 }
 
 /// 32-bit floats.
-pub(super) struct F32;
+pub(crate) struct F32;
 /// 16-bit IEEE floats.
-pub(super) struct F16;
+pub(crate) struct F16;
 /// Upper halves of 32-bit floats.
-pub(super) struct BF16;
+pub(crate) struct BF16;
 
 impl FloatWeights for F32 {
     const BYTES: usize = 4;
@@ -69,10 +69,10 @@ macro_rules! with_float_weights {
         }
     }};
 }
-pub(super) use with_float_weights;
+pub(crate) use with_float_weights;
 
 /// `a_l += a_{l + 16}`, then 8, 4, 2, 1.
-pub(super) fn halving_tree(mut lanes: [f32; 32]) -> f32 {
+pub(crate) fn halving_tree(mut lanes: [f32; 32]) -> f32 {
     for half in [16, 8, 4, 2, 1] {
         let (low, high) = lanes.split_at_mut(half);
         for (low, high) in low.iter_mut().zip(high) {

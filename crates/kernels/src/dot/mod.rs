@@ -2,15 +2,11 @@
 //!
 //! [`mod@reference`] is the definition. Every table returns its bits, whatever the number of rows, the panel or the machine.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod float_weights;
+pub(crate) mod float_weights;
 mod general;
 pub mod reference;
 mod scalar;
-mod tile;
+pub(crate) mod tile;
 
 use std::ops::Range;
 
@@ -52,7 +48,7 @@ impl DotKernels {
     /// AVX2, FMA and F16C, or `None` if this processor lacks one of them.
     pub fn avx2() -> Option<&'static Self> {
         #[cfg(target_arch = "x86_64")]
-        return avx2::table();
+        return crate::isa::avx2::dot::table();
         #[cfg(not(target_arch = "x86_64"))]
         None
     }
@@ -60,7 +56,7 @@ impl DotKernels {
     /// AVX-512 F, BW, VL and VNNI on top of AVX2, or `None` if this processor lacks one of them.
     pub fn avx512() -> Option<&'static Self> {
         #[cfg(target_arch = "x86_64")]
-        return avx512::table();
+        return crate::isa::avx512::dot::table();
         #[cfg(not(target_arch = "x86_64"))]
         None
     }

@@ -8,7 +8,7 @@ use crate::formats::WeightClass;
 use crate::matrix::{Form, Matrix, PANEL_ROWS};
 
 /// Outputs of one activation row.
-pub(super) type Lanes = [f32; PANEL_ROWS];
+pub(crate) type Lanes = [f32; PANEL_ROWS];
 
 /// An array of `$count` values, `$value` for each `$i`. A plain loop, because closures over vector registers are not
 /// inlined into `array::map` or `array::from_fn`.
@@ -21,16 +21,16 @@ macro_rules! array {
         values
     }};
 }
-pub(super) use array;
+pub(crate) use array;
 
 /// Units per part where `units` units are cut into equal parts of at most `most`.
-pub(super) fn units_per_part(units: usize, most: usize) -> usize {
+pub(crate) fn units_per_part(units: usize, most: usize) -> usize {
     units.div_ceil(units.div_ceil(most).max(1)).max(1)
 }
 
 /// Checks the arguments of a panel function, zeroes `tile`, has `packed` or `floats` fill it (class GEN is done here),
 /// and applies the matrix's scale.
-pub(super) fn fill(
+pub(crate) fn fill(
     (matrix, panel): (&Matrix, usize),
     (x, rows): (&Activations, Range<usize>),
     tile: &mut [Lanes],

@@ -1,14 +1,8 @@
 //! Operations on single rows of f32: norms, residual sums, gates, the logits' soft-cap and the rotary embedding (rules 5 to 8
 //! and 10 of `docs/numerics.md`).
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod hadamard;
 mod reference;
-#[cfg(target_arch = "x86_64")]
-mod twin;
 
 pub use hadamard::{hadamard, inverse_block};
 
@@ -68,10 +62,10 @@ impl RowKernels {
 }
 
 /// Lanes of the sum of squares.
-const NORM_LANES: usize = 256;
+pub(crate) const NORM_LANES: usize = 256;
 
 /// `1 / sqrt(sum / n + eps)`; NaN for a sum that is not finite, which would otherwise turn the whole vector into zeros.
-fn inverse_rms_of_sum(sum_of_squares: f32, n: usize, eps: f32) -> f32 {
+pub(crate) fn inverse_rms_of_sum(sum_of_squares: f32, n: usize, eps: f32) -> f32 {
     if !sum_of_squares.is_finite() {
         return f32::NAN;
     }
@@ -81,7 +75,8 @@ fn inverse_rms_of_sum(sum_of_squares: f32, n: usize, eps: f32) -> f32 {
 /// Twins that this CPU can run, the fastest last.
 #[cfg(target_arch = "x86_64")]
 fn twins() -> impl Iterator<Item = RowKernels> {
-    avx2::kernels().into_iter().chain(avx512::kernels())
+    use crate::isa::{avx2, avx512};
+    avx2::rows::kernels().into_iter().chain(avx512::rows::kernels())
 }
 
 /// No twin exists for this architecture.

@@ -11,7 +11,7 @@ macro_rules! row_kernels {
         use crate::rows::{NORM_LANES, RowKernels};
 
         /// The twin, if this CPU can run it.
-        pub(super) fn kernels() -> Option<RowKernels> {
+        pub(crate) fn kernels() -> Option<RowKernels> {
             let available = $(is_x86_feature_detected!($detected))&&+;
             available.then_some(RowKernels {
                 name: $name,
@@ -256,4 +256,4 @@ macro_rules! vector_operations {
     };
 }
 
-pub(super) use {row_kernels, vector_operations};
+pub(crate) use {row_kernels, vector_operations};

@@ -6,11 +6,11 @@
 
 use super::softmax::{Mask, TileWeights, all_below_infinity, visible_mask, weigh};
 use super::{eight, load_bytes16, load_bytes32, load_f32, load_i32, prefetch, store_f32, store_i32};
-use crate::attention::blocked::{PreparedQuery, Q8Tile};
 use crate::attention::reference::WEIGHT_BITS;
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
 use crate::attention::store::{KV_CODE_MAX, MAGNITUDE_MIN, QUERY_CODE_MAX};
 use crate::exp2::{ROUND_TO_INTEGER, pow2};
+use crate::isa::vector::attention::{PreparedQuery, Q8Tile};
 use std::arch::x86_64::*;
 
 /// Keys of a packed key row, by eights.
@@ -44,7 +44,7 @@ pub(super) fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery>
 }
 
 /// One vector's step from floats to codes.
-pub(in crate::attention) struct Step {
+pub(in crate::isa) struct Step {
     inverse: f32,
     /// Value of one code step.
     pub scale: f32,

@@ -15,18 +15,19 @@ mod unpack;
 
 use std::ops::Range;
 
-use super::DotKernels;
-use super::float_weights::with_float_weights;
-use super::tile::{self, Lanes, array};
-use crate::activations::{self, Activations};
+use crate::activations::Activations;
+use crate::dot::DotKernels;
+use crate::dot::float_weights::with_float_weights;
+use crate::dot::tile::{self, Lanes, array};
+use crate::isa::avx2::activations;
 use crate::matrix::Matrix;
 use crate::matrix::format::{Format, with_format};
 
-static TABLE: DotKernels = DotKernels { name: "avx512", quantise_row: activations::avx2::quantise_row, panel };
+static TABLE: DotKernels = DotKernels { name: "avx512", quantise_row: activations::quantise_row, panel };
 
 /// The table, or `None` if this processor lacks AVX-512 F, BW, VL or VNNI, or what the AVX2 table needs.
-pub(super) fn table() -> Option<&'static DotKernels> {
-    let supported = activations::avx2::supported()
+pub(crate) fn table() -> Option<&'static DotKernels> {
+    let supported = activations::supported()
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
@@ -34,7 +35,7 @@ pub(super) fn table() -> Option<&'static DotKernels> {
     supported.then_some(&TABLE)
 }
 
-/// See [`super::PanelFn`].
+/// See [`crate::dot::PanelFn`].
 fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
     tile::fill(
         (matrix, panel),

@@ -2,8 +2,8 @@
 
 use super::softmax::{visible_mask, weigh};
 use super::{eight, load_bytes16, load_f32, prefetch, store_f32};
-use crate::attention::blocked::{F16Tile, Line64};
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
+use crate::isa::vector::attention::{F16Tile, Line64};
 use std::arch::x86_64::*;
 
 /// Rounds a stored vector to f16; `false` if an element is not finite or is beyond f16.

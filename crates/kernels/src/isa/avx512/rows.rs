@@ -1,6 +1,6 @@
 //! Row operations for CPUs with AVX-512 (F and DQ).
 
-use super::twin::{row_kernels, vector_operations};
+use crate::isa::vector::rows::{row_kernels, vector_operations};
 use std::arch::x86_64::*;
 
 type V = __m512;

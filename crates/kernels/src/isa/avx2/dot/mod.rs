@@ -23,21 +23,22 @@ mod unpack;
 
 use std::ops::Range;
 
-use super::DotKernels;
-use super::float_weights::with_float_weights;
-use super::tile::{self, Lanes, array};
-use crate::activations::{self, Activations};
+use crate::activations::Activations;
+use crate::dot::DotKernels;
+use crate::dot::float_weights::with_float_weights;
+use crate::dot::tile::{self, Lanes, array};
+use crate::isa::avx2::activations;
 use crate::matrix::Matrix;
 use crate::matrix::format::{Expanded, Format, Storage, with_format};
 
-static TABLE: DotKernels = DotKernels { name: "avx2", quantise_row: activations::avx2::quantise_row, panel };
+static TABLE: DotKernels = DotKernels { name: "avx2", quantise_row: activations::quantise_row, panel };
 
 /// The table, or `None` if this processor lacks AVX2, FMA or F16C.
-pub(super) fn table() -> Option<&'static DotKernels> {
-    activations::avx2::supported().then_some(&TABLE)
+pub(crate) fn table() -> Option<&'static DotKernels> {
+    activations::supported().then_some(&TABLE)
 }
 
-/// See [`super::PanelFn`].
+/// See [`crate::dot::PanelFn`].
 fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
     tile::fill(
         (matrix, panel),

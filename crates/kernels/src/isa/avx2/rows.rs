@@ -1,6 +1,6 @@
 //! Row operations for CPUs with AVX2 and FMA.
 
-use super::twin::{row_kernels, vector_operations};
+use crate::isa::vector::rows::{row_kernels, vector_operations};
 use std::arch::x86_64::*;
 
 type V = __m256;

@@ -1,9 +1,9 @@
 //! The f16 layout: 32 strided sums per score, and one chain of fused multiply-adds per output element.
 
 use super::softmax::{add_to_numerator, load_f32, load_line, store_line, visible_mask, weigh};
-use crate::attention::avx2::prefetch;
-use crate::attention::blocked::F16Tile;
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
+use crate::isa::avx2::attention::prefetch;
+use crate::isa::vector::attention::F16Tile;
 use std::arch::x86_64::*;
 use std::ops::Range;
 

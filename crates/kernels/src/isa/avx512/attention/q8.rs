@@ -3,12 +3,12 @@
 //! A packed row of keys is four dimensions for all 64 keys; a packed row of values is four keys for all dimensions.
 
 use super::softmax::{Mask, TileWeights, add_to_numerator, load_f32, visible_mask, weigh};
-use crate::attention::avx2::{load_bytes16, prefetch, q8::Step};
-use crate::attention::blocked::{PreparedQuery, Q8Tile};
 use crate::attention::reference::WEIGHT_BITS;
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
 use crate::attention::store::QUERY_CODE_MAX;
 use crate::exp2::{ROUND_TO_INTEGER, pow2};
+use crate::isa::avx2::attention::{load_bytes16, prefetch, q8::Step};
+use crate::isa::vector::attention::{PreparedQuery, Q8Tile};
 use std::arch::x86_64::*;
 
 /// Keys of a packed key row, in lines.

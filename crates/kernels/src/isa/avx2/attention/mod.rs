@@ -18,23 +18,23 @@
 //! Repacking a q8 page costs about as much as three queries, so decode of few queries is bound by it and by memory.
 
 mod f16;
-pub(super) mod q8;
+pub(in crate::isa) mod q8;
 mod softmax;
 
-use super::blocked::{self, F16Tile, PreparedQuery, Q8Tile, Segments, Stages};
-use super::scratch::{AttentionScratch, Line};
-use super::store::{self, Row, StoreVector};
-use super::{AttentionError, AttentionJob, AttentionKernels, AttentionShape, KvLayout};
+use crate::attention::scratch::{AttentionScratch, Line};
+use crate::attention::store::{self, Row, StoreVector};
+use crate::attention::{AttentionError, AttentionJob, AttentionKernels, AttentionShape, KvLayout};
+use crate::isa::vector::attention::{self as vector, F16Tile, PreparedQuery, Q8Tile, Segments, Stages};
 use std::arch::x86_64::*;
 
 /// The twin, if this CPU can run it.
-pub(super) fn kernels() -> Option<AttentionKernels> {
+pub(crate) fn kernels() -> Option<AttentionKernels> {
     let available =
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
     available.then_some(AttentionKernels { name: "avx2", store_row, attend })
 }
 
-pub(super) const STAGES: Stages =
+pub(in crate::isa) const STAGES: Stages =
     Stages { vector: StoreVector { codes: store_codes, halves: store_halves }, prepare, q8_tile, f16_tile, fold };
 
 fn store_row(
@@ -49,7 +49,7 @@ fn store_row(
 }
 
 fn attend(job: &AttentionJob<'_>, scratch: &mut AttentionScratch, out: &mut [f32]) -> Result<(), AttentionError> {
-    blocked::attend(&STAGES, job, scratch, out)
+    vector::attend(&STAGES, job, scratch, out)
 }
 
 fn store_codes(x: &[f32], codes: &mut [u8], scale: &mut [u8]) -> bool {
@@ -104,7 +104,7 @@ fn fold_segments(segments: Segments<'_>) {
 
 /// Fetches the share of `bytes` that falls to steps `done.start..done.end` of `steps` into the second-level cache.
 #[inline]
-pub(super) fn prefetch(bytes: &[u8], done: std::ops::Range<usize>, steps: usize) {
+pub(in crate::isa) fn prefetch(bytes: &[u8], done: std::ops::Range<usize>, steps: usize) {
     let part = bytes.len() * done.start / steps..bytes.len() * done.end / steps;
     for line in bytes[part].chunks(64) {
         // SAFETY: a prefetch does not access memory; the address is inside the slice.
@@ -143,7 +143,7 @@ fn store_i32(to: &mut [i32; 8], x: __m256i) {
 /// The first 16 bytes of `x`.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn load_bytes16(x: &[u8]) -> __m128i {
+pub(in crate::isa) fn load_bytes16(x: &[u8]) -> __m128i {
     let x = &x[..16];
     // SAFETY: the slice covers the 16 bytes read.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }

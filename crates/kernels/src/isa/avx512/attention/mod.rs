@@ -21,13 +21,13 @@ mod f16;
 mod q8;
 mod softmax;
 
-use super::avx2;
-use super::blocked::{self, F16Tile, PreparedQuery, Q8Tile, Stages};
-use super::scratch::AttentionScratch;
-use super::{AttentionError, AttentionJob, AttentionKernels};
+use crate::attention::scratch::AttentionScratch;
+use crate::attention::{AttentionError, AttentionJob, AttentionKernels};
+use crate::isa::avx2::attention as avx2;
+use crate::isa::vector::attention::{self as vector, F16Tile, PreparedQuery, Q8Tile, Stages};
 
 /// The twin, if this CPU can run it.
-pub(super) fn kernels() -> Option<AttentionKernels> {
+pub(crate) fn kernels() -> Option<AttentionKernels> {
     let avx2 = avx2::kernels()?;
     let available = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -41,7 +41,7 @@ pub(super) fn kernels() -> Option<AttentionKernels> {
 const STAGES: Stages = Stages { prepare, q8_tile, f16_tile, ..avx2::STAGES };
 
 fn attend(job: &AttentionJob<'_>, scratch: &mut AttentionScratch, out: &mut [f32]) -> Result<(), AttentionError> {
-    blocked::attend(&STAGES, job, scratch, out)
+    vector::attend(&STAGES, job, scratch, out)
 }
 
 fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery> {

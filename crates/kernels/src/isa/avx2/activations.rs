@@ -2,8 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::scalar;
-use super::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, SMALLEST_MAXIMUM};
+use crate::activations::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, SMALLEST_MAXIMUM, scalar};
 
 /// True if this processor has AVX2, FMA and F16C, which the AVX2 tables need.
 pub(crate) fn supported() -> bool {

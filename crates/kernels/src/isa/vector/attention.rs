@@ -3,15 +3,15 @@
 //!
 //! For each page the walk decides which rows each query sees; a twin's [`Stages`] do the arithmetic.
 
-use super::page::{self, Q8Head, visible_pages, visible_rows};
-use super::reference::{EXPONENT_MIN, binary_exponent};
-use super::scratch::{Active, AttentionScratch, Line, QueryState, Sum};
-use super::store::StoreVector;
-use super::{AttentionError, AttentionJob, KvLayout, PAGE_ROWS, SEGMENT_PAGES};
+use crate::attention::page::{self, Q8Head, visible_pages, visible_rows};
+use crate::attention::reference::{EXPONENT_MIN, binary_exponent};
+use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState, Sum};
+use crate::attention::store::StoreVector;
+use crate::attention::{AttentionError, AttentionJob, KvLayout, PAGE_ROWS, SEGMENT_PAGES};
 use std::ops::Range;
 
 /// Attention stages of one instruction set.
-pub(super) struct Stages {
+pub(crate) struct Stages {
     /// Rounding of stored vectors.
     pub vector: StoreVector,
     /// `prepare(query, codes)`: quantises one query vector into `[head_dim / 2]`; `None` if an element is not finite.
@@ -25,13 +25,13 @@ pub(super) struct Stages {
 }
 
 /// The scale of a query's codes, before the score scale, and the integer that a twin adds to its dot products.
-pub(super) struct PreparedQuery {
+pub(crate) struct PreparedQuery {
     pub scale: f32,
     pub correction: i32,
 }
 
 /// The segment and the total of every query of a job.
-pub(super) struct Segments<'a> {
+pub(crate) struct Segments<'a> {
     /// `[queries]`
     pub states: &'a mut [QueryState],
     /// `[queries][head_dim]`
@@ -41,7 +41,7 @@ pub(super) struct Segments<'a> {
 }
 
 /// One key-value head's part of a q8 page.
-pub(super) struct Q8Tile<'a> {
+pub(crate) struct Q8Tile<'a> {
     pub head: Q8Head<'a>,
     pub head_dim: usize,
     pub key_scales: Line64,
@@ -51,7 +51,7 @@ pub(super) struct Q8Tile<'a> {
 }
 
 /// One key-value head's part of an f16 page, and the queries in floats.
-pub(super) struct F16Tile<'a> {
+pub(crate) struct F16Tile<'a> {
     /// f16 `[64][head_dim]`
     pub keys: &'a [u8],
     /// f16 `[64][head_dim]`
@@ -66,10 +66,10 @@ pub(super) struct F16Tile<'a> {
 /// One number for each row of a page, aligned for vector loads.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Line64(pub [f32; PAGE_ROWS]);
+pub(crate) struct Line64(pub [f32; PAGE_ROWS]);
 
 /// Attends the job in passes of as many rows as the scratch holds.
-pub(super) fn attend(
+pub(crate) fn attend(
     stages: &Stages,
     job: &AttentionJob<'_>,
     scratch: &mut AttentionScratch,

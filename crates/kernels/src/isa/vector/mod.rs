@@ -1,0 +1,4 @@
+//! Text that the instruction sets share: what runs on any vector length is written once.
+
+pub(crate) mod attention;
+pub(crate) mod rows;
