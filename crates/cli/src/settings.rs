@@ -441,6 +441,6 @@ fn thread_count(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 fn kernels(name: &str) -> Result<Kernels, String> {
-    let available = || Kernels::available().iter().map(|kernels| kernels.name).collect::<Vec<_>>().join(", ");
+    let available = || Kernels::available().iter().map(Kernels::name).collect::<Vec<_>>().join(", ");
     Kernels::named(name).ok_or_else(|| format!("this CPU can run: {}", available()))
 }

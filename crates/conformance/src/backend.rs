@@ -4,10 +4,8 @@ use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_kernels::attention::AttentionKernels;
 use muser_kernels::cpu::{Cpu, Kernels};
 use muser_kernels::pool::PoolError;
-use muser_kernels::rows::RowKernels;
 use muser_kv::{ExportError, InstallError, KvLayout, PagePool, RewindError, SequenceCache};
 use muser_model::{
     CacheError, Device, DeviceError, Executor, ForwardError, LoadError, Model, ModelConfig, PrepareForCpu, StepError,
@@ -137,21 +135,21 @@ impl CpuVariant {
 
 impl std::fmt::Display for CpuVariant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} kernels, {} threads", self.kernels.name, self.threads)
+        write!(f, "{} kernels, {} threads", self.kernels.name(), self.threads)
     }
 }
 
 impl CpuBackend {
     /// Every implementation that this machine can run, with one thread, two or three by turns; the fastest comes last.
     pub fn each_implementation() -> Self {
-        let implementations = kernels().into_iter().zip((1..=3).cycle());
+        let implementations = Kernels::available().into_iter().zip((1..=3).cycle());
         Self::of(implementations.map(|(kernels, threads)| CpuVariant { kernels, threads: count(threads) }).collect())
     }
 
     /// Every implementation with every number of threads from one to three.
     pub fn every_combination() -> Self {
         let combine = |kernels| (1..=3).map(move |threads| CpuVariant { kernels, threads: count(threads) });
-        Self::of(kernels().into_iter().flat_map(combine).collect())
+        Self::of(Kernels::available().into_iter().flat_map(combine).collect())
     }
 
     fn of(variants: Vec<CpuVariant>) -> Self {
@@ -177,25 +175,6 @@ impl Backend for CpuBackend {
     fn executor(&self, model: &Arc<Model>, variant: usize, rows_max: NonZeroUsize) -> Result<Executor, CaseError> {
         Ok(self.variants[variant].executor(model, rows_max)?)
     }
-}
-
-/// Every implementation that this machine can run, the portable one first. Twins of single operations whose instruction set
-/// has no matrix products yet are put beside portable products.
-pub fn kernels() -> Vec<Kernels> {
-    let mut all = Kernels::available();
-    let mut mixed = Vec::new();
-    for attention in AttentionKernels::available().into_iter().skip(1) {
-        if all.iter().all(|kernels| kernels.attention.name != attention.name) {
-            mixed.push(Kernels { name: attention.name, attention, ..Kernels::scalar() });
-        }
-    }
-    for rows in RowKernels::available().into_iter().skip(1) {
-        if all.iter().chain(&mixed).all(|kernels| kernels.rows.name != rows.name) {
-            mixed.push(Kernels { name: rows.name, rows, ..Kernels::scalar() });
-        }
-    }
-    all.splice(1..1, mixed);
-    all
 }
 
 /// `threads`, which is not zero.

@@ -165,7 +165,7 @@ mod tests {
         for kernels in Kernels::available() {
             let mut executor = Executor::new(Arc::clone(&model), kernels, NonZeroUsize::MIN, ROWS_MAX).unwrap();
             let found = GOLDEN.map(|golden| run(&mut executor, golden.layout).unwrap());
-            assert_eq!(found, GOLDEN, "{}: {found:#x?}", kernels.name);
+            assert_eq!(found, GOLDEN, "{}: {found:#x?}", kernels.name());
         }
     }
 

@@ -5,7 +5,8 @@
 //! given. Prefill attends 64 rows that end at position 1023 or 511, so that a call stays shorter than the time slice of a
 //! busy machine.
 
-use muser_kernels::attention::{AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::attention::{AttentionJob, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::cpu::{Isa, Kernels};
 use std::time::Instant;
 
 /// Pages of all sequences together fill more than a last-level cache.
@@ -18,8 +19,8 @@ fn main() {
         "{:<10} {:<7} {:>8} {:>5} {:>6}  ns/(query, page)  GB/s of pages",
         "twin", "layout", "head_dim", "GQA", "rows"
     );
-    for kernels in AttentionKernels::available() {
-        if only.as_ref().is_some_and(|only| only != kernels.name) {
+    for kernels in Kernels::available() {
+        if only.as_ref().is_some_and(|only| only != kernels.name()) {
             continue;
         }
         for layout in [KvLayout::Q8, KvLayout::F16] {
@@ -40,10 +41,10 @@ struct Load {
     pool_bytes: usize,
 }
 
-fn measure(kernels: &AttentionKernels, layout: KvLayout, shape: AttentionShape, load: &Load) {
+fn measure(kernels: &Kernels, layout: KvLayout, shape: AttentionShape, load: &Load) {
     let pages_per_sequence = (load.depth as usize).div_ceil(PAGE_ROWS);
     let sequence_bytes = pages_per_sequence * layout.page_bytes(&shape);
-    let slow = kernels.name == "reference";
+    let slow = kernels.isa == Isa::Scalar;
     let sequences = if slow { 1 } else { (load.pool_bytes / sequence_bytes).max(1) };
     let mut rng = fastrand::Rng::with_seed(1);
     let pages = random_pages(&shape, layout, pages_per_sequence, &mut rng);
@@ -67,12 +68,12 @@ fn measure(kernels: &AttentionKernels, layout: KvLayout, shape: AttentionShape, 
         let (queries, positions) = (&queries, &positions);
         let job = AttentionJob { shape, layout, kv_head: 0, window: None, page: &page, queries, positions };
         let start = Instant::now();
-        (kernels.attend)(&job, &mut scratch, &mut out).expect("finite numbers");
+        (kernels.attention.attend)(&job, &mut scratch, &mut out).expect("finite numbers");
         best = best.min(start.elapsed().as_secs_f64());
     }
     println!(
         "{:<10} {:<7} {:>8} {:>5} {:>6}  {:>16.1}  {:>13.2}",
-        kernels.name,
+        kernels.name(),
         format!("{layout:?}"),
         shape.head_dim(),
         shape.heads_per_kv(),
@@ -83,7 +84,7 @@ fn measure(kernels: &AttentionKernels, layout: KvLayout, shape: AttentionShape, 
 }
 
 fn random_pages(shape: &AttentionShape, layout: KvLayout, count: usize, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
-    let store_row = AttentionKernels::detected().store_row;
+    let store_row = Kernels::detected().attention.store_row;
     let columns = shape.kv_heads() * shape.head_dim();
     let mut row_of = || -> Vec<f32> { (0..columns).map(|_| 2.0 * rng.f32() - 1.0).collect() };
     let mut pages = vec![vec![0; layout.page_bytes(shape)]; count];

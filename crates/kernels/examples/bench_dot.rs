@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use muser_kernels::activations::{ActivationFormat, Activations, FormatSet};
+use muser_kernels::cpu::Kernels;
 use muser_kernels::dot::DotKernels;
 use muser_kernels::formats::WeightType;
 use muser_kernels::matrix::{Matrix, MatrixPlan, PANEL_ROWS, Scan};
@@ -24,24 +25,24 @@ fn main() {
     println!(" (GMAC/s)");
     for ty in chosen_types(&chosen) {
         let matrix = random_matrix(ty);
-        for kernels in DotKernels::available() {
-            let seconds = TOKENS.map(|tokens| seconds_per_product(kernels, &matrix, tokens));
-            print!("{:8} {:7} {:8.1}", ty.name(), kernels.name, matrix.bytes() as f64 * 1e-9 / seconds[0]);
+        for Kernels { isa, dot, .. } in Kernels::available() {
+            let seconds = TOKENS.map(|tokens| seconds_per_product(&dot, &matrix, tokens));
+            print!("{:8} {:7} {:8.1}", ty.name(), isa.name(), matrix.bytes() as f64 * 1e-9 / seconds[0]);
             for (tokens, seconds) in TOKENS.into_iter().zip(seconds) {
                 print!(" {:7.1}", (ROWS * COLS * tokens) as f64 * 1e-9 / seconds);
             }
             println!();
         }
     }
-    for kernels in DotKernels::available() {
+    for Kernels { isa, dot, .. } in Kernels::available() {
         for needs in [ActivationFormat::Int8x256, ActivationFormat::Int8x32] {
             let x: Vec<f32> = (0..COLS).map(|k| (k as f32 * 0.37).sin()).collect();
             let mut activations = Activations::new(1, COLS);
             let seconds = best(|| {
                 let row = &mut activations.rows_mut()[0];
-                assert!((kernels.quantise_row)(std::hint::black_box(&x), FormatSet::EMPTY.with(needs), row));
+                assert!((dot.quantise_row)(std::hint::black_box(&x), FormatSet::EMPTY.with(needs), row));
             });
-            println!("quantise {:7} {needs:?}: {:.2} ns per value", kernels.name, seconds * 1e9 / COLS as f64);
+            println!("quantise {:7} {needs:?}: {:.2} ns per value", isa.name(), seconds * 1e9 / COLS as f64);
         }
     }
     for ty in chosen_types(&chosen) {

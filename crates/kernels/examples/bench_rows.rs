@@ -1,5 +1,6 @@
 //! Time of the row operations on one thread, on rows in cache: `cargo run --release -p muser-kernels --example bench_rows`.
 
+use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::RowKernels;
 use std::hint::black_box;
@@ -23,7 +24,7 @@ fn main() {
         ("all_finite", |k, x, _| assert!((k.all_finite)(x))),
     ];
     println!("ns for {COLUMNS} elements");
-    for kernels in RowKernels::available() {
+    for kernels in Kernels::available() {
         for (name, operation) in operations {
             measure(&kernels, name, operation);
         }
@@ -37,7 +38,7 @@ fn main() {
     }
 }
 
-fn measure(kernels: &RowKernels, name: &str, operation: impl Fn(&RowKernels, &mut [f32], &[f32])) {
+fn measure(kernels: &Kernels, name: &str, operation: impl Fn(&RowKernels, &mut [f32], &[f32])) {
     let mut rng = fastrand::Rng::with_seed(1);
     let x: Vec<f32> = (0..COLUMNS).map(|_| 2.0 * rng.f32() - 1.0).collect();
     let y: Vec<f32> = (0..COLUMNS).map(|_| 2.0 * rng.f32() - 1.0).collect();
@@ -45,9 +46,9 @@ fn measure(kernels: &RowKernels, name: &str, operation: impl Fn(&RowKernels, &mu
     for _ in 0..300 {
         let mut row = x.clone();
         let start = Instant::now();
-        operation(kernels, black_box(&mut row), black_box(&y));
+        operation(&kernels.rows, black_box(&mut row), black_box(&y));
         best = best.min(start.elapsed().as_secs_f64());
         black_box(&row);
     }
-    println!("{:<10} {name:<30} {:>10.0}", kernels.name, best * 1e9);
+    println!("{:<10} {name:<30} {:>10.0}", kernels.name(), best * 1e9);
 }

@@ -11,7 +11,6 @@ pub mod dot;
 pub mod embedding;
 mod exp2;
 pub mod formats;
-#[cfg(target_arch = "x86_64")]
 mod isa;
 pub mod matrix;
 pub mod pool;

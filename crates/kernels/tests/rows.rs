@@ -2,6 +2,7 @@
 //! against formulas in f64.
 
 use fastrand::Rng;
+use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::RowKernels;
 
@@ -37,17 +38,17 @@ fn bits(x: &[f32]) -> Vec<u32> {
 
 /// Runs `operation` on every twin and compares with the reference.
 fn compare(what: &str, operation: impl Fn(&RowKernels) -> Vec<f32>) {
-    let expected = bits(&operation(&RowKernels::reference()));
-    for kernels in &RowKernels::available()[1..] {
-        let got = bits(&operation(kernels));
+    let expected = bits(&operation(&Kernels::scalar().rows));
+    for Kernels { isa, rows, .. } in &Kernels::available()[1..] {
+        let got = bits(&operation(rows));
         let differs = got.iter().zip(&expected).position(|(g, e)| g != e);
-        assert!(differs.is_none(), "{} {what}: element {differs:?}", kernels.name);
+        assert!(differs.is_none(), "{} {what}: element {differs:?}", isa.name());
     }
 }
 
 #[test]
 fn every_twin_equals_the_reference_bit_for_bit() {
-    let names: Vec<_> = RowKernels::available().iter().map(|k| k.name).collect();
+    let names: Vec<_> = Kernels::available().iter().map(Kernels::name).collect();
     if names.len() < 3 {
         eprintln!("skipped: only {names:?} run here");
     }
@@ -104,7 +105,7 @@ fn every_twin_rotates_as_the_reference_does_and_leaves_the_rest_alone() {
                 x
             });
             let mut rotated = x.clone();
-            (RowKernels::reference().rope)(&mut rotated, table.row(position), style);
+            (Kernels::scalar().rows.rope)(&mut rotated, table.row(position), style);
             assert_eq!(bits(&rotated[2 * pairs..]), bits(&x[2 * pairs..]));
         }
     }
@@ -113,7 +114,7 @@ fn every_twin_rotates_as_the_reference_does_and_leaves_the_rest_alone() {
 #[test]
 fn the_reference_computes_the_functions_it_names() {
     let mut rng = Rng::with_seed(7);
-    let reference = RowKernels::reference();
+    let reference = Kernels::scalar().rows;
     let x: Vec<f32> = (0..1000).map(|_| 16.0 * rng.f32() - 8.0).collect();
     let y: Vec<f32> = (0..1000).map(|_| 2.0 * rng.f32() - 1.0).collect();
     let check = |what: &str, got: &[f32], expected: &dyn Fn(f64, f64) -> f64| {
@@ -147,7 +148,7 @@ fn rotation_follows_its_formula_in_both_styles() {
     for (style, pairs) in [(RopeStyle::Norm, [(0, 1), (2, 3)]), (RopeStyle::Neox, [(0, 2), (1, 3)])] {
         let x = [0.25f32, -1.5, 3.0, 0.75, 9.0];
         let mut y = x;
-        (RowKernels::reference().rope)(&mut y, table.row(7), style);
+        (Kernels::scalar().rows.rope)(&mut y, table.row(7), style);
         for ((first, second), angle) in pairs.into_iter().zip(angles) {
             let (x0, x1) = (f64::from(x[first]), f64::from(x[second]));
             assert!((f64::from(y[first]) - (x0 * angle.cos() - x1 * angle.sin())).abs() < 1e-6);
@@ -159,7 +160,7 @@ fn rotation_follows_its_formula_in_both_styles() {
 
 #[test]
 fn a_number_that_is_not_finite_never_turns_into_one_that_is() {
-    for kernels in RowKernels::available() {
+    for Kernels { isa, rows: kernels, .. } in Kernels::available() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 5, 20] {
                 let mut spoiled = vec![0.5f32; 21];
@@ -185,11 +186,11 @@ fn a_number_that_is_not_finite_never_turns_into_one_that_is() {
                 for (index, operation) in operations.into_iter().enumerate() {
                     let mut x = spoiled.clone();
                     operation(&kernels, &mut x, &good);
-                    assert!(!(kernels.all_finite)(&x), "{}, operation {index}, {bad} at {at}", kernels.name);
+                    assert!(!(kernels.all_finite)(&x), "{}, operation {index}, {bad} at {at}", isa.name());
                 }
                 let mut overflowing = [1e30f32; 21];
                 (kernels.rms_norm_in_place)(&mut overflowing, None, 1e-5);
-                assert!(!(kernels.all_finite)(&overflowing), "{}: the squares overflow", kernels.name);
+                assert!(!(kernels.all_finite)(&overflowing), "{}: the squares overflow", isa.name());
                 assert!(!(kernels.all_finite)(&spoiled) && (kernels.all_finite)(&good));
             }
         }

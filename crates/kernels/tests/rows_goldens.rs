@@ -1,7 +1,7 @@
 //! Row operations and the rotary table against golden vectors of exact arithmetic (`golden/rows/make.py`).
 
+use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeAngles, RopeStyle, RopeTable};
-use muser_kernels::rows::RowKernels;
 use serde_json::Value;
 
 fn golden(name: &str) -> Value {
@@ -47,10 +47,10 @@ fn norms_match() {
         let x = stream.take(n, i32::try_from(case["exponent"].as_i64().unwrap()).unwrap());
         let weight = stream.take(n, 0);
         let weight = case["weighted"].as_bool().unwrap().then_some(weight.as_slice());
-        for kernels in RowKernels::available() {
+        for Kernels { isa, rows: kernels, .. } in Kernels::available() {
             let mut out = vec![0.0; n];
             (kernels.rms_norm)(&x, weight, words(&case["eps"])[0], &mut out);
-            assert_same_bits(&format!("{}, norm {index}", kernels.name), &out, &words(&case["out"]));
+            assert_same_bits(&format!("{}, norm {index}", isa.name()), &out, &words(&case["out"]));
         }
     }
 }
@@ -60,11 +60,11 @@ fn sums_gates_and_soft_caps_match() {
     let gates = &golden("rows")["gates"];
     let (x, y) = (words(&gates["x"]), words(&gates["y"]));
     let (scale, cap) = (words(&gates["scale"])[0], words(&gates["cap"])[0]);
-    for kernels in RowKernels::available() {
+    for Kernels { isa, rows: kernels, .. } in Kernels::available() {
         let check = |name: &str, start: &[f32], operation: &dyn Fn(&mut [f32])| {
             let mut out = start.to_vec();
             operation(&mut out);
-            assert_same_bits(&format!("{} {name}", kernels.name), &out, &words(&gates[name]));
+            assert_same_bits(&format!("{} {name}", isa.name()), &out, &words(&gates[name]));
         };
         check("add", &x, &|h| (kernels.add)(h, &y));
         check("silu_mul", &x, &|gate| (kernels.silu_mul)(gate, &y));
@@ -95,11 +95,11 @@ fn rotary_tables_match() {
 fn rotations_match() {
     let rotation = &golden("rope")["rotation"];
     let (cos, sin) = (words(&rotation["cos"]), words(&rotation["sin"]));
-    for kernels in RowKernels::available() {
+    for Kernels { isa, rows: kernels, .. } in Kernels::available() {
         for (style, expected) in [(RopeStyle::Norm, &rotation["norm"]), (RopeStyle::Neox, &rotation["neox"])] {
             let mut x = words(&rotation["x"]);
             (kernels.rope)(&mut x, RopeAngles { cos: &cos, sin: &sin }, style);
-            assert_same_bits(&format!("{} {style:?}", kernels.name), &x, &words(expected));
+            assert_same_bits(&format!("{} {style:?}", isa.name()), &x, &words(expected));
         }
     }
 }

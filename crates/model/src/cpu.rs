@@ -176,7 +176,7 @@ impl Device for Cpu {
     }
 
     fn describe(&self) -> DeviceDescription {
-        DeviceDescription { name: "cpu", kernels: self.kernels().name.to_owned(), threads: self.threads() }
+        DeviceDescription { name: "cpu", kernels: self.kernels().name().to_owned(), threads: self.threads() }
     }
 }
 

@@ -4,7 +4,7 @@ use std::alloc::System;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_kernels::cpu::Kernels;
+use muser_kernels::cpu::{Isa, Kernels};
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
@@ -81,7 +81,7 @@ impl Decode {
 /// vector. No other kernel may allocate.
 fn expected_per_row(model: &Model, kernels: &Kernels, layout: KvLayout) -> usize {
     let config = model.config();
-    let defines = kernels.attention.name == "reference" && layout == KvLayout::Q8;
+    let defines = kernels.isa == Isa::Scalar && layout == KvLayout::Q8;
     if defines { config.query_heads * config.layers.len() } else { 0 }
 }
 
@@ -92,7 +92,7 @@ fn a_warm_decode_allocates_nothing() {
     for kernels in Kernels::available() {
         for threads in [1, 2] {
             for layout in [KvLayout::Q8, KvLayout::F16] {
-                let what = format!("{} kernels, {threads} threads, {layout:?} cache", kernels.name);
+                let what = format!("{} kernels, {threads} threads, {layout:?} cache", kernels.name());
                 let per_row = expected_per_row(&model, &kernels, layout);
                 let mut decode = Decode::new(&model, kernels, threads, layout);
                 decode.step(&prompt[..CHUNK]);

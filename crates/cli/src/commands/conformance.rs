@@ -46,7 +46,7 @@ pub fn run(args: &ConformanceArgs) -> Result<(), Failure> {
 
 /// Every instruction set against the references, then the deferred CPU against the CPU.
 fn on_cpu(args: &ConformanceArgs, named: Vec<(String, ModelFiles)>, report: &mut Report) -> Result<(), Failure> {
-    let levels = Kernels::available().iter().map(|kernels| kernels.name.to_owned()).collect();
+    let levels = Kernels::available().iter().map(|kernels| kernels.name().to_owned()).collect();
     report.begin("cpu", levels);
     let seeds = args.repeats.map_or(2, Into::into);
     for family in FAMILIES {

@@ -44,7 +44,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         version: env!("CARGO_PKG_VERSION"),
         processor: processor(),
         threads,
-        kernels: Kernels::available().iter().map(|kernels| kernels.name).collect(),
+        kernels: Kernels::available().iter().map(Kernels::name).collect(),
         gpu: crate::gpu::describe(),
         memory_bytes: memory("MemTotal"),
         memory_available_bytes: memory("MemAvailable"),

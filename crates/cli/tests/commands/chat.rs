@@ -40,8 +40,8 @@ fn answers_are_the_same_with_any_threads_and_kernels() {
     let (first, figures, _) = chat(&["-t", "1"], &lines);
     assert!(numbers(&figures[1])[1] > 0, "the second turn reuses pages: {figures:?}");
     for kernels in Kernels::available() {
-        let (answers, ..) = chat(&["-t", "3", "--kernels", kernels.name], &lines);
-        assert_eq!(answers, first, "{}", kernels.name);
+        let (answers, ..) = chat(&["-t", "3", "--kernels", kernels.name()], &lines);
+        assert_eq!(answers, first, "{}", kernels.name());
     }
 }
 

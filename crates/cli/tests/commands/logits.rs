@@ -38,7 +38,7 @@ fn files_are_the_same_with_any_chunk_threads_and_kernels() {
             assert_eq!(expected.len(), 73 * 320 * 4);
             for kernels in Kernels::available() {
                 for (chunk, threads) in [("1", "1"), ("7", "2"), ("64", "3"), ("1000000000000", "1")] {
-                    let args = ["--kv", kv, "--kernels", kernels.name, "--chunk", chunk, "--threads", threads, model];
+                    let args = ["--kv", kv, "--kernels", kernels.name(), "--chunk", chunk, "--threads", threads, model];
                     assert!(file(&ids, &args) == expected, "{args:?}");
                 }
             }
@@ -58,7 +58,7 @@ fn the_shipped_model_has_one_file_for_all_kernels_in_the_binary_and_beside_it() 
     let expected = fs::read(&out).unwrap();
     assert_eq!(expected.len(), 4 * ROW_BYTES);
     for kernels in Kernels::available() {
-        logits(&ids, &out, &["--kernels", kernels.name, "--chunk", "2", SHIPPED]).done();
+        logits(&ids, &out, &["--kernels", kernels.name(), "--chunk", "2", SHIPPED]).done();
         assert!(fs::read(&out).unwrap() == expected, "{kernels:?}");
     }
 }

@@ -7,7 +7,7 @@ use crate::common::muser;
 #[test]
 fn doctor_names_the_kernels_that_run_here_and_measures_memory() {
     let report: serde_json::Value = serde_json::from_str(&muser(&["doctor", "--json"]).done().stdout).unwrap();
-    let names: Vec<&str> = Kernels::available().iter().map(|kernels| kernels.name).collect();
+    let names: Vec<&str> = Kernels::available().iter().map(Kernels::name).collect();
     assert_eq!(report["kernels"], serde_json::json!(names));
     assert!(report["threads"].as_u64().unwrap() > 0);
     assert!(report["read_bandwidth"].as_f64().unwrap() > 0.0, "{report}");

@@ -35,7 +35,7 @@ fn machines() -> Vec<[&'static str; 4]> {
     // The portable kernels are slow, and compared with themselves by the tests below this crate.
     let threads = |name| if name == "scalar" { &["2"][..] } else { &["1", "2", "3"] };
     let flags = |name| threads(name).iter().map(move |threads| ["--kernels", name, "-t", *threads]);
-    Kernels::available().into_iter().flat_map(|kernels| flags(kernels.name)).collect()
+    Kernels::available().into_iter().flat_map(|kernels| flags(kernels.name())).collect()
 }
 
 #[test]

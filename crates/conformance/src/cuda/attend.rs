@@ -7,9 +7,8 @@ use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
 use muser_cuda::queue::heads::{DeviceRope, HeadRows, HeadVectors, RowBytes};
 use muser_cuda::queue::quantise::DeviceNorm;
 use muser_cuda::queue::{FINE, Failures};
-use muser_kernels::attention::{
-    AttentionJob, AttentionKernels, AttentionScratch as CpuScratch, AttentionShape, KvLayout, PAGE_ROWS,
-};
+use muser_kernels::attention::{AttentionJob, AttentionScratch as CpuScratch, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::inverse_block;
 
@@ -334,7 +333,7 @@ impl Case {
                 queries: &operands.queries[row * columns..][..columns],
                 positions: &positions,
             };
-            (AttentionKernels::detected().attend)(&job, &mut scratch, out).ok()?;
+            (Kernels::detected().attention.attend)(&job, &mut scratch, out).ok()?;
         }
         Some(output)
     }

@@ -2,8 +2,9 @@
 
 use muser_cuda::queue::heads::{DeviceRope, HeadRows, HeadVectors};
 use muser_cuda::queue::quantise::DeviceNorm;
+use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeStyle, RopeTable};
-use muser_kernels::rows::{RowKernels, hadamard, inverse_block};
+use muser_kernels::rows::{hadamard, inverse_block};
 
 use super::world::{CudaError, World};
 use muser_kernels::samples::activation_row;
@@ -51,7 +52,7 @@ fn case(world: &mut World, head_dim: usize, variant: usize, rng: &mut fastrand::
             })
             .collect();
 
-    let kernels = RowKernels::reference();
+    let kernels = Kernels::scalar().rows;
     let (angles, device_positions) = (world.upload(table.values())?, world.upload(&positions)?);
     let device_weight = world.upload(&weight)?;
     let mut buffers = Vec::new();

@@ -3,8 +3,8 @@
 use muser_cuda::queue::quantise::DeviceNorm;
 use muser_cuda::queue::rows::{DeviceEmbeddingTable, LogitsRows, LogitsScale};
 use muser_cuda::queue::{FINE, Failures};
+use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::{WeightType, dequantise_row};
-use muser_kernels::rows::RowKernels;
 
 use super::world::{CudaError, World};
 use muser_kernels::samples::{Flavour, activation_row, raw_tensor};
@@ -39,7 +39,7 @@ fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand
         for (&token, row) in tokens.iter().zip(expected.chunks_exact_mut(cols)) {
             dequantise_row(ty, &raw[token as usize * row_bytes..][..row_bytes], row);
             if let Some(eps) = norm {
-                (RowKernels::reference().rms_norm_in_place)(row, None, eps);
+                (Kernels::scalar().rows.rms_norm_in_place)(row, None, eps);
             }
         }
         let mut out = world.room(rows * cols)?;
@@ -52,7 +52,7 @@ fn embed(world: &mut World, ty: WeightType, flavour: Flavour, rng: &mut fastrand
 }
 
 fn residual(world: &mut World, rows: usize, cols: usize, rng: &mut fastrand::Rng) -> Result<(), CudaError> {
-    let kernels = RowKernels::reference();
+    let kernels = Kernels::scalar().rows;
     let values = |rng: &mut fastrand::Rng| (0..rows).flat_map(|_| activation_row(cols, rng)).collect::<Vec<f32>>();
     let (start, mut y, weight) = (values(rng), values(rng), activation_row(cols, rng));
     y[0] = f32::INFINITY;
@@ -88,8 +88,8 @@ fn logits(world: &mut World, rows: usize, vocab: usize, rng: &mut fastrand::Rng)
             let step_rows: Vec<u32> =
                 (0..rows).map(|row| u32::try_from(2 * rows - 1 - 2 * row).expect("few")).collect();
             for (z, &row) in expected.chunks_exact_mut(vocab).zip(&step_rows) {
-                (RowKernels::reference().scale_soft_cap)(z, scale, soft_cap);
-                if !(RowKernels::reference().all_finite)(z) {
+                (Kernels::scalar().rows.scale_soft_cap)(z, scale, soft_cap);
+                if !(Kernels::scalar().rows.all_finite)(z) {
                     status[row as usize] = 52;
                 }
             }

@@ -337,7 +337,7 @@ impl Device for DeferredCpu {
     }
 
     fn describe(&self) -> DeviceDescription {
-        let kernels = format!("{}, deferred", self.machine.cpu.kernels().name);
+        let kernels = format!("{}, deferred", self.machine.cpu.kernels().name());
         DeviceDescription { name: "cpu", kernels, threads: self.machine.cpu.threads() }
     }
 }

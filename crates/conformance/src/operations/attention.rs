@@ -3,6 +3,7 @@
 use muser_kernels::attention::{
     AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
 };
+use muser_kernels::cpu::Kernels;
 
 use super::sequence::{PageForm, Sequence, VectorKind, head_vector};
 use crate::tally::BitTally;
@@ -82,19 +83,19 @@ impl Case {
             }
             Ok(pages)
         };
-        let want: Result<Vec<u8>, AttentionError> = by(&AttentionKernels::reference());
-        for kernels in AttentionKernels::available() {
-            let what = format!("{} store {self}", kernels.name);
-            compare_results(&what, layout.page_bytes(&shape), &want, &by(&kernels), tally);
+        let want: Result<Vec<u8>, AttentionError> = by(&Kernels::scalar().attention);
+        for Kernels { isa, attention, .. } in Kernels::available() {
+            let what = format!("{} store {self}", isa.name());
+            compare_results(&what, layout.page_bytes(&shape), &want, &by(&attention), tally);
         }
     }
 
     fn compare_attention(&self, sequence: &Sequence, queries: &[f32], suffix: &str, tally: &mut BitTally) {
-        let want = self.attend(sequence, queries, &AttentionKernels::reference());
-        for kernels in AttentionKernels::available() {
-            let what = format!("{} attend {self}{suffix}", kernels.name);
+        let want = self.attend(sequence, queries, &Kernels::scalar().attention);
+        for Kernels { isa, attention, .. } in Kernels::available() {
+            let what = format!("{} attend {self}{suffix}", isa.name());
             let width = self.form.shape.heads_per_kv() * self.form.shape.head_dim();
-            compare_results(&what, width, &want, &self.attend(sequence, queries, &kernels), tally);
+            compare_results(&what, width, &want, &self.attend(sequence, queries, &attention), tally);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Quantisation of activation rows, and products with matrices of every weight type.
 
 use muser_kernels::activations::{ActivationFormat, Activations, FormatSet};
-use muser_kernels::dot::DotKernels;
+use muser_kernels::cpu::Kernels;
 use muser_kernels::dot::reference::{self, Quantisation};
 use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::{Matrix, PANEL_ROWS};
@@ -14,15 +14,15 @@ const WIDTHS: [usize; 7] = [32, 96, 512, 576, 1023, 1536, 6656];
 
 /// Codes and scales of both groupings, and the floats.
 pub(super) fn quantise(seeds: u64, tally: &mut BitTally) {
-    for table in DotKernels::available() {
+    for Kernels { isa, dot, .. } in Kernels::available() {
         for (number, cols) in WIDTHS.into_iter().enumerate() {
             for seed in 0..4 * seeds {
                 let mut rng = fastrand::Rng::with_seed(seed * 100 + number as u64);
                 let x = activation_row(cols, &mut rng);
                 let mut activations = Activations::new(1, cols);
                 let row = &mut activations.rows_mut()[0];
-                let what = format!("{} quantise {cols} columns, seed {seed}", table.name);
-                let is_finite = (table.quantise_row)(&x, FormatSet::ALL, row);
+                let what = format!("{} quantise {cols} columns, seed {seed}", isa.name());
+                let is_finite = (dot.quantise_row)(&x, FormatSet::ALL, row);
                 tally.equal(&format_args!("{what}: finite"), &true, &is_finite);
                 for (format, quantisation) in [
                     (ActivationFormat::Int8x256, Quantisation::INT8X256),
@@ -93,22 +93,22 @@ fn product(ty: WeightType, flavour: Flavour, size: Size, seed: u64, tally: &mut 
             _ => return tally.failed(&what, &"the reference refuses the product"),
         }
     }
-    for table in DotKernels::available() {
+    for Kernels { isa, dot, .. } in Kernels::available() {
         let mut activations = Activations::new(rows, cols);
         activations.resize(rows, cols);
         for (row, x) in activations.rows_mut().iter_mut().zip(&x) {
-            (table.quantise_row)(x, FormatSet::EMPTY.with(matrix.activation()), row);
+            (dot.quantise_row)(x, FormatSet::EMPTY.with(matrix.activation()), row);
         }
         let mut got = vec![f32::NAN; rows * outputs];
         let mut tile = vec![[f32::NAN; PANEL_ROWS]; rows];
         for panel in 0..matrix.panels() {
-            (table.panel)(&matrix, panel, &activations, 0..rows, &mut tile);
+            (dot.panel)(&matrix, panel, &activations, 0..rows, &mut tile);
             for (row, lanes) in tile.iter().enumerate() {
                 let first = panel * PANEL_ROWS;
                 let out = &mut got[row * outputs..][first..outputs.min(first + PANEL_ROWS)];
                 out.copy_from_slice(&lanes[..out.len()]);
             }
         }
-        tally.compare(&format_args!("{} {what}", table.name), outputs, &want, &got);
+        tally.compare(&format_args!("{} {what}", isa.name()), outputs, &want, &got);
     }
 }

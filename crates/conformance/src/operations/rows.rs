@@ -1,5 +1,6 @@
 //! Row operations: norms, sums, gates, logits and the rotary embedding.
 
+use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::RowKernels;
 use muser_kernels::samples::activation_row;
@@ -72,8 +73,8 @@ fn compare(what: &str, x: &[f32], operation: impl Fn(&RowKernels, &mut [f32]), t
         operation(kernels, &mut x);
         x
     };
-    let want = by(&RowKernels::reference());
-    for kernels in RowKernels::available() {
-        tally.compare(&format_args!("{} {what}", kernels.name), x.len(), &want, &by(&kernels));
+    let want = by(&Kernels::scalar().rows);
+    for Kernels { isa, rows, .. } in Kernels::available() {
+        tally.compare(&format_args!("{} {what}", isa.name()), x.len(), &want, &by(&rows));
     }
 }

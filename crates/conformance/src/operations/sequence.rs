@@ -1,6 +1,7 @@
 //! Random keys and values of one sequence and layer, as floats and as pages.
 
-use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::cpu::Kernels;
 
 /// Shape of the pages of a case.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +85,7 @@ impl Sequence {
             values.push(row(position, true, rng));
         }
         let mut pages = vec![vec![0xff; form.layout.page_bytes(&form.shape)]; positions.div_ceil(PAGE_ROWS)];
-        let store = AttentionKernels::detected().store_row;
+        let store = Kernels::detected().attention.store_row;
         for position in from..positions {
             let page = &mut pages[position / PAGE_ROWS];
             store(&form.shape, form.layout, &keys[position], &values[position], position % PAGE_ROWS, page)

@@ -3,7 +3,8 @@
 use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
 use muser_cuda::driver::CudaEvent;
 use muser_cuda::queue::Failures;
-use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::cpu::Kernels;
 use muser_model::cost::{AttentionCost, Cost};
 
 use super::world::World;
@@ -104,7 +105,7 @@ fn random_page(shape: &AttentionShape, layout: KvLayout, rng: &mut fastrand::Rng
     let mut vectors = || (0..shape.kv_heads()).flat_map(|_| head_vector(shape.head_dim(), rng)).collect::<Vec<f32>>();
     for row in 0..PAGE_ROWS {
         let (keys, values) = (vectors(), vectors());
-        (AttentionKernels::detected().store_row)(shape, layout, &keys, &values, row, &mut page).expect("finite");
+        (Kernels::detected().attention.store_row)(shape, layout, &keys, &values, row, &mut page).expect("finite");
     }
     page
 }

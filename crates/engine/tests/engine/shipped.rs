@@ -80,7 +80,11 @@ fn text_and_logits_do_not_depend_on_chunks_threads_or_kernels() {
                 for chunk in [5, 17, 64, 300] {
                     let threads = (index + chunk) % 3 + 1;
                     let story = world(&model, kv, kernels, threads, chunk).run(request.clone());
-                    same(&story, &expected, &format!("{}, {threads} threads, chunks of {chunk}, {kv:?}", kernels.name));
+                    same(
+                        &story,
+                        &expected,
+                        &format!("{}, {threads} threads, chunks of {chunk}, {kv:?}", kernels.name()),
+                    );
                 }
             }
         }

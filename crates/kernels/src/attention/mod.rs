@@ -48,8 +48,6 @@ pub type StoreRow = fn(&AttentionShape, KvLayout, &[f32], &[f32], usize, &mut [u
 /// One implementation of attention. All implementations give the same bits.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionKernels {
-    /// The instruction set: `reference`, `avx2` or `avx512`.
-    pub name: &'static str,
     /// Rounds one position's keys (after norm and rotary embedding) and values into its row of a page. For q8 pages the caller
     /// has transformed both, and the queries, with [`crate::rows::hadamard`].
     ///
@@ -62,39 +60,4 @@ pub struct AttentionKernels {
     /// Fails if a length does not fit, a needed page is missing, or a query, visible key, visible value, score or result
     /// is not finite; then `out` is unspecified.
     pub attend: Attend,
-}
-
-impl AttentionKernels {
-    /// The scalar definition.
-    pub fn reference() -> Self {
-        Self { name: "reference", store_row: reference::store_row, attend: reference::attend }
-    }
-
-    /// Implementations that this CPU can run: the reference first, the fastest last.
-    pub fn available() -> Vec<Self> {
-        std::iter::once(Self::reference()).chain(twins()).collect()
-    }
-
-    /// The fastest implementation that this CPU can run.
-    pub fn detected() -> Self {
-        twins().last().unwrap_or_else(Self::reference)
-    }
-
-    /// The implementation called `name`, if it exists and this CPU can run it.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::available().into_iter().find(|k| k.name == name)
-    }
-}
-
-/// Twins that this CPU can run, the fastest last.
-#[cfg(target_arch = "x86_64")]
-fn twins() -> impl Iterator<Item = AttentionKernels> {
-    use crate::isa::{avx2, avx512};
-    avx2::attention::kernels().into_iter().chain(avx512::attention::kernels())
-}
-
-/// No twin exists for this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-fn twins() -> impl Iterator<Item = AttentionKernels> {
-    std::iter::empty()
 }

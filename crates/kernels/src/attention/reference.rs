@@ -3,7 +3,10 @@
 use super::page::{Q8Head, head_part, visible_pages, visible_rows};
 use super::shape::HEAD_DIM_MAX;
 use super::store::{self, KV_CODE_MAX, MAGNITUDE_MIN, QUERY_CODE_MAX, Row, StoreVector};
-use super::{AttentionError, AttentionJob, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS, SEGMENT_PAGES};
+use super::{
+    AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
+    SEGMENT_PAGES,
+};
 use crate::exp2::{ROUND_TO_INTEGER, pow2, softmax_weight};
 use half::f16;
 use std::ops::Range;
@@ -14,7 +17,10 @@ pub(crate) const EXPONENT_MIN: i32 = -100;
 /// Bits of a weight: value weights are integers in 0..=2^11.
 pub(crate) const WEIGHT_BITS: i32 = 11;
 
-pub(crate) fn store_row(
+/// The scalar definition.
+pub(crate) const KERNELS: AttentionKernels = AttentionKernels { store_row, attend };
+
+fn store_row(
     shape: &AttentionShape,
     layout: KvLayout,
     k: &[f32],
@@ -74,11 +80,7 @@ impl Quantiser {
     }
 }
 
-pub(crate) fn attend(
-    job: &AttentionJob<'_>,
-    scratch: &mut AttentionScratch,
-    out: &mut [f32],
-) -> Result<(), AttentionError> {
+fn attend(job: &AttentionJob<'_>, scratch: &mut AttentionScratch, out: &mut [f32]) -> Result<(), AttentionError> {
     job.check(out)?;
     scratch.rows_per_pass(&job.shape)?;
     let head_dim = job.shape.head_dim();

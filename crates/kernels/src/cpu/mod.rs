@@ -15,60 +15,13 @@ pub use matmul::Product;
 pub use rows::{HeadPlacement, HeadTransform, LogitsBend, RowNorm};
 pub use step::RowStatus;
 
-use crate::attention::{AttentionKernels, AttentionScratch, AttentionShape};
-use crate::dot::DotKernels;
+pub use crate::isa::{Isa, Kernels};
+
+use crate::attention::{AttentionScratch, AttentionShape};
 use crate::matrix::PANEL_ROWS;
 use crate::pool::{Pool, PoolError};
 use crate::rope::RopeTable;
-use crate::rows::RowKernels;
 use step::StepRows;
-
-/// One implementation of all operations, for one instruction set.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels {
-    /// `scalar`, `avx2` or `avx512`.
-    pub name: &'static str,
-    /// Matrix products and the quantisation of their inputs.
-    pub dot: DotKernels,
-    /// Operations on rows.
-    pub rows: RowKernels,
-    /// Attention and the storing of keys and values.
-    pub attention: AttentionKernels,
-}
-
-impl Kernels {
-    /// The portable implementation.
-    pub fn scalar() -> Self {
-        Self {
-            name: "scalar",
-            dot: *DotKernels::scalar(),
-            rows: RowKernels::reference(),
-            attention: AttentionKernels::reference(),
-        }
-    }
-
-    /// Implementations that this CPU can run: the portable one first, the fastest last.
-    pub fn available() -> Vec<Self> {
-        let mut all = vec![Self::scalar()];
-        for dot in DotKernels::available().into_iter().skip(1) {
-            // An instruction set without its own twin of some operations uses the best that this CPU has.
-            let rows = RowKernels::named(dot.name).unwrap_or_else(RowKernels::detected);
-            let attention = AttentionKernels::named(dot.name).unwrap_or_else(AttentionKernels::detected);
-            all.push(Self { name: dot.name, dot: *dot, rows, attention });
-        }
-        all
-    }
-
-    /// The fastest implementation that this CPU can run.
-    pub fn detected() -> Self {
-        Self::available().pop().unwrap_or_else(Self::scalar)
-    }
-
-    /// The implementation called `name`, if this CPU can run it.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::available().into_iter().find(|kernels| kernels.name == name)
-    }
-}
 
 /// Sizes that a [`Cpu`] is made for: its buffers are allocated once.
 #[derive(Clone, Debug)]
@@ -126,7 +79,7 @@ impl Cpu {
         Ok(Self { pool: Pool::new(threads)?, kernels, workers, rows: StepRows::default(), angles, context })
     }
 
-    /// The instruction set in use, by name.
+    /// The kernels in use.
     pub fn kernels(&self) -> &Kernels {
         &self.kernels
     }

@@ -11,7 +11,7 @@ use crate::matrix::format::{Format, HALVES, LINE, Storage, with_format};
 use crate::matrix::{Form, Matrix, PANEL_ROWS};
 
 /// See [`super::PanelFn`].
-pub(super) fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
+pub(crate) fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
     let bytes = matrix.panel(panel);
     let rows_of = |rows: &Range<usize>, i: usize| x.row(rows.start + i);
     tile::fill(

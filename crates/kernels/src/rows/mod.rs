@@ -2,7 +2,7 @@
 //! and 10 of `docs/numerics.md`).
 
 mod hadamard;
-mod reference;
+pub(crate) mod reference;
 
 pub use hadamard::{hadamard, inverse_block};
 
@@ -19,8 +19,6 @@ pub type RmsNorm = fn(&[f32], Option<&[f32]>, f32, &mut [f32]);
 /// Every function panics if two slices that must agree in length do not.
 #[derive(Clone, Copy, Debug)]
 pub struct RowKernels {
-    /// The instruction set: `reference`, `avx2` or `avx512`.
-    pub name: &'static str,
     /// `rms_norm(x, weight, eps, out)`: root-mean-square norm of one vector, times `weight` if there is one. All `[n]`.
     pub rms_norm: RmsNorm,
     /// `rms_norm_in_place(x, weight, eps)`: the same with `x` replaced; a head vector's QK-norm.
@@ -39,28 +37,6 @@ pub struct RowKernels {
     pub all_finite: fn(&[f32]) -> bool,
 }
 
-impl RowKernels {
-    /// The scalar definition.
-    pub fn reference() -> Self {
-        reference::kernels()
-    }
-
-    /// Implementations that this CPU can run: the reference first, the fastest last.
-    pub fn available() -> Vec<Self> {
-        std::iter::once(Self::reference()).chain(twins()).collect()
-    }
-
-    /// The fastest implementation that this CPU can run.
-    pub fn detected() -> Self {
-        twins().last().unwrap_or_else(Self::reference)
-    }
-
-    /// The implementation called `name`, if it exists and this CPU can run it.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::available().into_iter().find(|k| k.name == name)
-    }
-}
-
 /// Lanes of the sum of squares.
 pub(crate) const NORM_LANES: usize = 256;
 
@@ -70,17 +46,4 @@ pub(crate) fn inverse_rms_of_sum(sum_of_squares: f32, n: usize, eps: f32) -> f32
         return f32::NAN;
     }
     1.0 / (sum_of_squares / n as f32 + eps).sqrt()
-}
-
-/// Twins that this CPU can run, the fastest last.
-#[cfg(target_arch = "x86_64")]
-fn twins() -> impl Iterator<Item = RowKernels> {
-    use crate::isa::{avx2, avx512};
-    avx2::rows::kernels().into_iter().chain(avx512::rows::kernels())
-}
-
-/// No twin exists for this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-fn twins() -> impl Iterator<Item = RowKernels> {
-    std::iter::empty()
 }

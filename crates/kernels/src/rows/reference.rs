@@ -4,19 +4,9 @@ use super::{NORM_LANES, RowKernels, inverse_rms_of_sum};
 use crate::exp2::{one_plus_exp_of_minus, sigmoid, tanh};
 use crate::rope::{RopeAngles, RopeStyle};
 
-pub(super) fn kernels() -> RowKernels {
-    RowKernels {
-        name: "reference",
-        rms_norm,
-        rms_norm_in_place,
-        add,
-        silu_mul,
-        sigmoid_gate,
-        scale_soft_cap,
-        rope,
-        all_finite,
-    }
-}
+/// The scalar definition.
+pub(crate) const KERNELS: RowKernels =
+    RowKernels { rms_norm, rms_norm_in_place, add, silu_mul, sigmoid_gate, scale_soft_cap, rope, all_finite };
 
 fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     out.copy_from_slice(x);

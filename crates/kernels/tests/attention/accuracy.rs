@@ -2,7 +2,8 @@
 
 use crate::sequence::{Sequence, normal_row};
 use fastrand::Rng;
-use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout};
+use muser_kernels::attention::{AttentionShape, KvLayout};
+use muser_kernels::cpu::Kernels;
 
 const CASES: [(u32, Option<u32>); 11] = [
     (0, None),
@@ -24,7 +25,7 @@ fn relative_error(layout: KvLayout, position: u32, window: Option<u32>, seed: u6
     let sequence = Sequence::random(shape, layout, position as usize + 1, &mut rng);
     let query = normal_row(shape.query_heads() * shape.head_dim(), 1.5, &mut rng);
     let expected = sequence.attend_f64(window, &query, position);
-    let got = sequence.attend(&AttentionKernels::detected(), window, &query, &[position]).unwrap();
+    let got = sequence.attend(&Kernels::detected().attention, window, &query, &[position]).unwrap();
     let error: f64 = got.iter().zip(&expected).map(|(g, e)| (f64::from(*g) - e).powi(2)).sum();
     let norm: f64 = expected.iter().map(|e| e * e).sum();
     (error / norm).sqrt()

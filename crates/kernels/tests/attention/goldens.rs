@@ -1,7 +1,8 @@
 //! Attention against golden vectors of exact arithmetic (`golden/attention/make.py`).
 
 use crate::sequence::Sequence;
-use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout};
+use muser_kernels::attention::{AttentionShape, KvLayout};
+use muser_kernels::cpu::Kernels;
 use serde_json::Value;
 
 fn golden() -> Value {
@@ -69,13 +70,13 @@ fn every_implementation_attends_as_exact_arithmetic_does() {
         let values = rows(seed + 1000, count, kv_columns, pattern(1));
         let queries = rows(seed + 2000, positions.len(), query_columns, pattern(2)).concat();
         let sequence = Sequence::new(shape, layout, keys, values);
-        for kernels in AttentionKernels::available() {
+        for Kernels { isa, attention: kernels, .. } in Kernels::available() {
             let out = sequence.attend(&kernels, window, &queries, &positions).unwrap();
             let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
             let expected = words(&case["out"], 8);
             let differs = bits.iter().zip(&expected).position(|(g, e)| g != e);
             assert!(bits.len() == expected.len(), "case {index}");
-            assert!(differs.is_none(), "{}, case {index}, element {differs:?}: {case}", kernels.name);
+            assert!(differs.is_none(), "{}, case {index}, element {differs:?}: {case}", isa.name());
         }
     }
 }
@@ -86,14 +87,14 @@ fn every_implementation_stores_as_exact_arithmetic_does() {
     let shape = AttentionShape::new(1, 1, 32).unwrap();
     for (index, vector) in golden["stored"].as_array().unwrap().iter().enumerate() {
         let x: Vec<f32> = words(&vector["x"], 8).into_iter().map(f32::from_bits).collect();
-        for kernels in AttentionKernels::available() {
+        for Kernels { isa, attention: kernels, .. } in Kernels::available() {
             let mut page = vec![0; KvLayout::Q8.page_bytes(&shape)];
             (kernels.store_row)(&shape, KvLayout::Q8, &x, &x, 3, &mut page).unwrap();
             let codes: Vec<u8> = words(&vector["codes"], 2).into_iter().map(|c| u8::try_from(c).unwrap()).collect();
             let scale = words(&vector["scale"], 8)[0].to_le_bytes();
             for side in 0..2 {
-                assert_eq!(page[(side * 64 + 3) * 32..][..32], codes, "{}, vector {index}", kernels.name);
-                assert_eq!(page[2 * 64 * 32 + (side * 64 + 3) * 4..][..4], scale, "{}, vector {index}", kernels.name);
+                assert_eq!(page[(side * 64 + 3) * 32..][..32], codes, "{}, vector {index}", isa.name());
+                assert_eq!(page[2 * 64 * 32 + (side * 64 + 3) * 4..][..4], scale, "{}, vector {index}", isa.name());
             }
             if vector["halves"].is_string() {
                 let mut page = vec![0; KvLayout::F16.page_bytes(&shape)];
@@ -101,8 +102,8 @@ fn every_implementation_stores_as_exact_arithmetic_does() {
                 let halves =
                     words(&vector["halves"], 4).into_iter().flat_map(|h| [h.to_le_bytes()[0], h.to_le_bytes()[1]]);
                 let halves: Vec<u8> = halves.collect();
-                assert_eq!(page[2 * 63 * 32..][..64], halves, "{}, vector {index}", kernels.name);
-                assert_eq!(page[2 * 127 * 32..][..64], halves, "{}, vector {index}", kernels.name);
+                assert_eq!(page[2 * 63 * 32..][..64], halves, "{}, vector {index}", isa.name());
+                assert_eq!(page[2 * 127 * 32..][..64], halves, "{}, vector {index}", isa.name());
             }
         }
     }

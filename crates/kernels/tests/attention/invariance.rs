@@ -2,7 +2,8 @@
 
 use crate::sequence::{Sequence, normal_row};
 use fastrand::Rng;
-use muser_kernels::attention::{AttentionKernels, AttentionShape, KvLayout};
+use muser_kernels::attention::{AttentionShape, KvLayout};
+use muser_kernels::cpu::Kernels;
 
 const WINDOWS: [Option<u32>; 4] = [None, Some(32), Some(64), Some(100)];
 
@@ -12,7 +13,7 @@ fn bits(x: Vec<f32>) -> Vec<u32> {
 
 #[test]
 fn rows_one_by_one_equal_a_block_and_any_split() {
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         for seed in 0..40 {
             let mut rng = Rng::with_seed(seed);
             let shape = AttentionShape::new(rng.usize(1..=5) * 2, 2, rng.choice([32, 64, 96]).unwrap()).unwrap();
@@ -33,14 +34,14 @@ fn rows_one_by_one_equal_a_block_and_any_split() {
                 split.extend(bits(sequence.attend(&kernels, window, queries, positions).unwrap()));
                 row += block;
             }
-            assert!(split == whole, "{}, seed {seed}, {layout:?}, window {window:?}", kernels.name);
+            assert!(split == whole, "{}, seed {seed}, {layout:?}, window {window:?}", isa.name());
         }
     }
 }
 
 #[test]
 fn bytes_of_keys_that_no_query_sees_change_nothing() {
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         for seed in 0..60 {
             let mut rng = Rng::with_seed(seed);
             let shape = AttentionShape::new(6, 2, rng.choice([32, 64, 128]).unwrap()).unwrap();
@@ -58,7 +59,7 @@ fn bytes_of_keys_that_no_query_sees_change_nothing() {
                 overwrite_row(&mut sequence, position as usize, &mut rng);
             }
             let dirty = bits(sequence.attend(&kernels, window, &queries, &positions).unwrap());
-            assert!(clean == dirty, "{}, seed {seed}, {layout:?}, window {window:?}, last {last}", kernels.name);
+            assert!(clean == dirty, "{}, seed {seed}, {layout:?}, window {window:?}, last {last}", isa.name());
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use crate::sequence::{Sequence, normal_row};
 use fastrand::Rng;
-use muser_kernels::attention::{
-    AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout,
-};
+use muser_kernels::attention::{AttentionError, AttentionJob, AttentionScratch, AttentionShape, KvLayout};
+use muser_kernels::cpu::Kernels;
 use std::sync::Mutex;
 
 fn shape() -> AttentionShape {
@@ -23,13 +22,13 @@ const POSITIONS: [u32; 2] = [148, 149];
 
 #[test]
 fn a_query_that_is_not_finite_is_named() {
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         for layout in LAYOUTS {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let (sequence, mut queries) = sequence(layout);
                 queries[64 + 40] = bad;
                 let got = sequence.attend(&kernels, None, &queries, &POSITIONS);
-                assert_eq!(got, Err(AttentionError::NotFinite { what: "query row", row: 1 }), "{}", kernels.name);
+                assert_eq!(got, Err(AttentionError::NotFinite { what: "query row", row: 1 }), "{}", isa.name());
             }
         }
     }
@@ -38,7 +37,7 @@ fn a_query_that_is_not_finite_is_named() {
 #[test]
 fn a_damaged_scale_or_element_is_refused_only_where_it_is_seen() {
     let f16_key = 2 * (100 % 64 * 32 + 7);
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         for (layout, at, bytes) in [
             (KvLayout::Q8, 2 * 64 * 32 + 4 * 36, f32::NAN.to_le_bytes()),
             (KvLayout::Q8, 2 * 64 * 32 + 4 * 36, f32::INFINITY.to_le_bytes()),
@@ -61,16 +60,16 @@ fn a_damaged_scale_or_element_is_refused_only_where_it_is_seen() {
                     Err(AttentionError::NotFinite { .. } | AttentionError::BadValueScale { page: 1, row: 36 })
                 ),
                 "{} {layout:?} {at} {bytes:?}: {got:?}",
-                kernels.name
+                isa.name()
             );
-            assert!(sequence.attend(&kernels, Some(48), &queries, &POSITIONS).is_ok(), "{}", kernels.name);
+            assert!(sequence.attend(&kernels, Some(48), &queries, &POSITIONS).is_ok(), "{}", isa.name());
         }
     }
 }
 
 #[test]
 fn scores_and_sums_beyond_f32_are_refused() {
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         let vector = |x: f32| vec![x; 32];
         let attend = |k: f32, v: f32, q: f32| {
             let keys = vec![vector(k), vector(1.0)];
@@ -79,9 +78,9 @@ fn scores_and_sums_beyond_f32_are_refused() {
         };
         let refused = Err(AttentionError::NotFinite { what: "query row", row: 0 });
         assert!(attend(1e30, 1e30, 1.0).is_ok());
-        assert_eq!(attend(3e38, 1.0, 1.0), refused, "{}: the score overflows", kernels.name);
-        assert_eq!(attend(-3e38, 1.0, 1.0), refused, "{}: a score overflows downwards", kernels.name);
-        assert_eq!(attend(1e30, 1.0, 1e30), refused, "{}: the exponent overflows", kernels.name);
+        assert_eq!(attend(3e38, 1.0, 1.0), refused, "{}: the score overflows", isa.name());
+        assert_eq!(attend(-3e38, 1.0, 1.0), refused, "{}: a score overflows downwards", isa.name());
+        assert_eq!(attend(1e30, 1.0, 1e30), refused, "{}: the exponent overflows", isa.name());
     }
 }
 
@@ -89,7 +88,7 @@ fn scores_and_sums_beyond_f32_are_refused() {
 fn only_pages_that_some_row_sees_are_asked_for() {
     let (sequence, _) = sequence(KvLayout::Q8);
     let queries = normal_row(2 * 64, 1.0, &mut Rng::with_seed(2));
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         for (window, positions, expected) in
             [(None, [0, 149], vec![0, 1, 2]), (Some(20), [10, 149], vec![0, 2]), (Some(64), [127, 128], vec![1, 2])]
         {
@@ -112,7 +111,7 @@ fn only_pages_that_some_row_sees_are_asked_for() {
             let mut asked = asked.into_inner().unwrap();
             asked.sort_unstable();
             asked.dedup();
-            assert_eq!(asked, expected, "{}, window {window:?}", kernels.name);
+            assert_eq!(asked, expected, "{}, window {window:?}", isa.name());
         }
     }
 }
@@ -120,7 +119,7 @@ fn only_pages_that_some_row_sees_are_asked_for() {
 #[test]
 fn jobs_that_do_not_fit_are_refused_with_the_numbers() {
     let (sequence, queries) = sequence(KvLayout::Q8);
-    for kernels in AttentionKernels::available() {
+    for Kernels { attention: kernels, .. } in Kernels::available() {
         let page = |index: usize| sequence.pages.get(index).map(Vec::as_slice);
         let fits = AttentionJob {
             shape: shape(),
@@ -159,7 +158,7 @@ fn jobs_that_do_not_fit_are_refused_with_the_numbers() {
 
 #[test]
 fn rows_that_do_not_fit_are_refused() {
-    for kernels in AttentionKernels::available() {
+    for Kernels { attention: kernels, .. } in Kernels::available() {
         let (good, bytes) = (vec![1.0; 32], KvLayout::F16.page_bytes(&shape()));
         let store = |k: &[f32], v: &[f32], row: usize, bytes: usize| {
             (kernels.store_row)(&shape(), KvLayout::F16, k, v, row, &mut vec![0; bytes])
@@ -181,7 +180,7 @@ fn rows_that_do_not_fit_are_refused() {
 
 #[test]
 fn a_small_scratch_that_saw_a_refused_job_serves_the_next_as_a_new_one_does() {
-    for kernels in AttentionKernels::available() {
+    for Kernels { isa, attention: kernels, .. } in Kernels::available() {
         for layout in LAYOUTS {
             let (good, queries) = sequence(layout);
             let (mut damaged, _) = sequence(layout);
@@ -202,12 +201,12 @@ fn a_small_scratch_that_saw_a_refused_job_serves_the_next_as_a_new_one_does() {
                 (kernels.attend)(&job, &mut scratch, &mut out).map(|()| out)
             };
             let refused = |row| Err(AttentionError::NotFinite { what: "query row", row });
-            assert_eq!(attend(&damaged, &queries), refused(0), "{}, {layout:?}", kernels.name);
+            assert_eq!(attend(&damaged, &queries), refused(0), "{}, {layout:?}", isa.name());
             let expected = good.attend(&kernels, None, &queries, &POSITIONS);
-            assert_eq!(attend(&good, &queries), expected, "{}, {layout:?}", kernels.name);
+            assert_eq!(attend(&good, &queries), expected, "{}, {layout:?}", isa.name());
             let mut too_large = queries.clone();
             too_large[64..].fill(f32::INFINITY);
-            assert_eq!(attend(&good, &too_large), refused(1), "{}, {layout:?}", kernels.name);
+            assert_eq!(attend(&good, &too_large), refused(1), "{}, {layout:?}", isa.name());
         }
     }
 }

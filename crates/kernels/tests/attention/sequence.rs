@@ -4,6 +4,7 @@ use fastrand::Rng;
 use muser_kernels::attention::{
     AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
 };
+use muser_kernels::cpu::Kernels;
 
 /// Keys and values of one sequence and layer, in floats and in pages.
 pub struct Sequence {
@@ -23,7 +24,7 @@ impl Sequence {
     pub fn new(shape: AttentionShape, layout: KvLayout, keys: Vec<Vec<f32>>, values: Vec<Vec<f32>>) -> Self {
         let pages = keys.len().div_ceil(PAGE_ROWS);
         let mut pages = vec![vec![0; layout.page_bytes(&shape)]; pages];
-        let store_row = AttentionKernels::reference().store_row;
+        let store_row = Kernels::scalar().attention.store_row;
         for (position, (k, v)) in keys.iter().zip(&values).enumerate() {
             store_row(&shape, layout, k, v, position % PAGE_ROWS, &mut pages[position / PAGE_ROWS]).unwrap();
         }

@@ -3,6 +3,7 @@
 use crate::sequence::{Sequence, normal, normal_row};
 use fastrand::Rng;
 use muser_kernels::attention::{AttentionError, AttentionKernels, AttentionShape, KvLayout};
+use muser_kernels::cpu::Kernels;
 
 const HEAD_DIMS: [usize; 6] = [32, 64, 96, 128, 160, 256];
 const WINDOWS: [Option<u32>; 7] = [None, None, Some(1), Some(32), Some(64), Some(100), Some(256)];
@@ -70,19 +71,19 @@ fn row_of_kind(kind: u32, layout: KvLayout, columns: usize, rng: &mut Rng) -> Ve
 
 #[test]
 fn every_twin_equals_the_reference_bit_for_bit() {
-    let twins = AttentionKernels::available();
+    let twins = Kernels::available();
     if twins.len() < 3 {
-        eprintln!("skipped: of the twins only {:?} run here", twins.iter().map(|k| k.name).collect::<Vec<_>>());
+        eprintln!("skipped: of the twins only {:?} run here", twins.iter().map(Kernels::name).collect::<Vec<_>>());
     }
     let mut refused = 0;
     for seed in 0..600 {
         let case = Case::draw(seed);
-        let expected = case.attend(&AttentionKernels::reference());
+        let expected = case.attend(&Kernels::scalar().attention);
         refused += u32::from(expected.is_err());
-        for kernels in &twins[1..] {
-            let got = case.attend(kernels);
-            assert_eq!(got.is_err(), expected.is_err(), "{}, seed {seed}: {got:?}, {expected:?}", kernels.name);
-            assert!(got.is_err() || got == expected, "{}, seed {seed}: {:?}", kernels.name, case.positions);
+        for Kernels { isa, attention, .. } in &twins[1..] {
+            let got = case.attend(attention);
+            assert_eq!(got.is_err(), expected.is_err(), "{}, seed {seed}: {got:?}, {expected:?}", isa.name());
+            assert!(got.is_err() || got == expected, "{}, seed {seed}: {:?}", isa.name(), case.positions);
         }
     }
     assert!(refused < 60, "{refused} of 600 cases overflowed: too few are compared");
@@ -111,9 +112,9 @@ fn every_twin_stores_the_bytes_of_the_reference() {
                 let mut page = filler.clone();
                 (kernels.store_row)(&shape, layout, &k, &v, row, &mut page).map(|()| page)
             };
-            let expected = store(&AttentionKernels::reference());
-            for kernels in &AttentionKernels::available()[1..] {
-                assert_eq!(store(kernels), expected, "{}, seed {seed}, {layout:?}", kernels.name);
+            let expected = store(&Kernels::scalar().attention);
+            for Kernels { isa, attention, .. } in &Kernels::available()[1..] {
+                assert_eq!(store(attention), expected, "{}, seed {seed}, {layout:?}", isa.name());
             }
         }
     }

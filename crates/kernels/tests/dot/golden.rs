@@ -1,11 +1,12 @@
 //! The definition against vectors that an independent script computed on exact fractions (`golden/dot/make.py`).
 
 use muser_kernels::activations::{Activations, FormatSet};
+use muser_kernels::cpu::Kernels;
 use muser_kernels::dot::reference::{self, Quantisation};
 use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::{Matrix, PANEL_ROWS};
 
-use super::tables;
+use super::available;
 
 /// One tensor, activations and the bits of every output.
 struct Case {
@@ -62,13 +63,13 @@ fn every_table_gives_the_bits_of_exact_arithmetic() {
             continue;
         }
         let matrix = Matrix::packed(case.ty, case.y.len(), case.cols, &case.weights).unwrap();
-        for table in tables() {
+        for Kernels { isa, dot, .. } in available() {
             let mut activations = Activations::new(1, case.cols);
-            assert!((table.quantise_row)(&case.x, FormatSet::ALL, &mut activations.rows_mut()[0]));
+            assert!((dot.quantise_row)(&case.x, FormatSet::ALL, &mut activations.rows_mut()[0]));
             let mut tile = [[0.0; PANEL_ROWS]];
-            (table.panel)(&matrix, 0, &activations, 0..1, &mut tile);
+            (dot.panel)(&matrix, 0, &activations, 0..1, &mut tile);
             let bits: Vec<u32> = tile[0][..case.y.len()].iter().map(|value| value.to_bits()).collect();
-            assert_eq!(bits, case.y, "{} case {index}: {}", table.name, case.ty);
+            assert_eq!(bits, case.y, "{} case {index}: {}", isa.name(), case.ty);
         }
     }
 }

@@ -3,21 +3,21 @@
 mod golden;
 
 use muser_kernels::activations::{ActivationFormat, ActivationRow, Activations, FormatSet};
-use muser_kernels::dot::DotKernels;
+use muser_kernels::cpu::{Isa, Kernels};
 use muser_kernels::dot::reference::{self, IntegerForm, Quantisation};
 use muser_kernels::formats::{WeightClass, WeightType};
 use muser_kernels::matrix::{Matrix, MatrixError, MatrixPlan, PANEL_ROWS, Scan};
 use muser_kernels::samples::{self, Flavour, activation_row, raw_tensor};
 
-/// The tables of this machine; says which are absent.
-fn tables() -> Vec<&'static DotKernels> {
-    let tables = DotKernels::available();
-    for name in ["avx2", "avx512"] {
-        if !tables.iter().any(|table| table.name == name) {
-            eprintln!("SKIPPED: this processor lacks {name}; its twins are not tested here");
+/// The kernels of this machine; says which are absent.
+fn available() -> Vec<Kernels> {
+    let available = Kernels::available();
+    for isa in [Isa::Avx2, Isa::Avx512] {
+        if !available.iter().any(|kernels| kernels.isa == isa) {
+            eprintln!("SKIPPED: this processor lacks {}; its twins are not tested here", isa.name());
         }
     }
-    tables
+    available
 }
 
 fn quantisation_of(ty: WeightType) -> Quantisation {
@@ -56,18 +56,18 @@ fn check_product(ty: WeightType, flavour: Flavour, size: Size, seed: u64) {
         .iter()
         .map(|x| reference::multiply(ty, cols, &raw, x, quantisation_of(ty)).unwrap().expect("finite values"))
         .collect();
-    for table in tables() {
+    for Kernels { isa, dot, .. } in available() {
         let mut activations = Activations::new(tokens + 1, cols + 3);
         activations.resize(tokens, cols);
         for (row, x) in activations.rows_mut().iter_mut().zip(&x) {
-            assert!((table.quantise_row)(x, FormatSet::EMPTY.with(matrix.activation()), row));
+            assert!((dot.quantise_row)(x, FormatSet::EMPTY.with(matrix.activation()), row));
         }
         // Any part of the rows gives the same values.
         let first = rng.usize(0..tokens);
         for range in [0..tokens, first..tokens] {
             let mut tile = vec![[f32::NAN; PANEL_ROWS]; range.len()];
             for panel in 0..matrix.panels() {
-                (table.panel)(&matrix, panel, &activations, range.clone(), &mut tile);
+                (dot.panel)(&matrix, panel, &activations, range.clone(), &mut tile);
                 for (token, lanes) in range.clone().zip(&tile) {
                     for (lane, &value) in lanes.iter().enumerate() {
                         let row = panel * PANEL_ROWS + lane;
@@ -76,7 +76,7 @@ fn check_product(ty: WeightType, flavour: Flavour, size: Size, seed: u64) {
                             same(value, expected),
                             "{} {ty} {flavour:?} seed {seed}: {rows} x {cols}, token {token} of {tokens}, row {row}: \
                              {value:e} for {expected:e}",
-                            table.name
+                            isa.name()
                         );
                     }
                 }
@@ -141,7 +141,7 @@ fn check_quantised(row: &ActivationRow, format: ActivationFormat, x: &[f32], wha
 
 #[test]
 fn every_table_quantises_as_the_reference() {
-    for table in tables() {
+    for Kernels { isa, dot, .. } in available() {
         for seed in 0..400 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let cols = rng.usize(1..=1100);
@@ -149,11 +149,11 @@ fn every_table_quantises_as_the_reference() {
             let mut activations = Activations::new(1, 1100);
             let row = &mut activations.rows_mut()[0];
             // Leaves codes behind that the next, shorter row must not show.
-            assert!((table.quantise_row)(&activation_row(1100, &mut rng), FormatSet::ALL, row));
+            assert!((dot.quantise_row)(&activation_row(1100, &mut rng), FormatSet::ALL, row));
             activations.resize(1, cols);
             let row = &mut activations.rows_mut()[0];
-            assert!((table.quantise_row)(&x, FormatSet::ALL, row));
-            let what = format!("{} seed {seed}, {cols} columns", table.name);
+            assert!((dot.quantise_row)(&x, FormatSet::ALL, row));
+            let what = format!("{} seed {seed}, {cols} columns", isa.name());
             check_quantised(row, ActivationFormat::Int8x256, &x, &what);
             check_quantised(row, ActivationFormat::Int8x32, &x, &what);
             assert!(row.floats().iter().zip(&x).all(|(left, right)| left.to_bits() == right.to_bits()), "{what}");
@@ -163,7 +163,7 @@ fn every_table_quantises_as_the_reference() {
 
 #[test]
 fn a_nan_or_an_infinity_is_reported_and_leaves_zeros() {
-    for table in tables() {
+    for Kernels { isa, dot, .. } in available() {
         for (seed, bad) in
             [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().cycle().take(40).enumerate()
         {
@@ -173,10 +173,10 @@ fn a_nan_or_an_infinity_is_reported_and_leaves_zeros() {
             for needs in [ActivationFormat::Int8x256, ActivationFormat::Int8x32, ActivationFormat::Float] {
                 let mut activations = Activations::new(1, cols);
                 let row = &mut activations.rows_mut()[0];
-                assert!((table.quantise_row)(&x, FormatSet::ALL, row));
+                assert!((dot.quantise_row)(&x, FormatSet::ALL, row));
                 let at = rng.usize(0..cols);
                 let kept = std::mem::replace(&mut x[at], bad);
-                assert!(!(table.quantise_row)(&x, FormatSet::EMPTY.with(needs), row), "{} {bad} at {at}", table.name);
+                assert!(!(dot.quantise_row)(&x, FormatSet::EMPTY.with(needs), row), "{} {bad} at {at}", isa.name());
                 x[at] = kept;
                 assert!(row.codes(needs).all(|code| code == 0));
                 assert!(row.scales(needs).chain(row.floats().iter().copied()).all(|scale| scale == 0.0));
@@ -193,14 +193,14 @@ fn a_tensor_scale_multiplies_the_finished_element() {
     let x = activation_row(cols, &mut rng);
     let expected = reference::multiply(WeightType::NVFP4, cols, &raw, &x, Quantisation::INT8X32).unwrap().unwrap();
     let matrix = Matrix::packed(WeightType::NVFP4, rows, cols, &raw).unwrap().with_scale(0.013);
-    for table in tables() {
+    for Kernels { isa, dot, .. } in available() {
         let mut activations = Activations::new(1, cols);
-        assert!((table.quantise_row)(&x, FormatSet::ALL, &mut activations.rows_mut()[0]));
+        assert!((dot.quantise_row)(&x, FormatSet::ALL, &mut activations.rows_mut()[0]));
         let mut tile = [[0.0; PANEL_ROWS]];
         for panel in 0..2 {
-            (table.panel)(&matrix, panel, &activations, 0..1, &mut tile);
+            (dot.panel)(&matrix, panel, &activations, 0..1, &mut tile);
             for (lane, row) in (panel * PANEL_ROWS..rows).take(PANEL_ROWS).enumerate() {
-                assert_eq!(tile[0][lane].to_bits(), (expected[row] * 0.013).to_bits(), "{} row {row}", table.name);
+                assert_eq!(tile[0][lane].to_bits(), (expected[row] * 0.013).to_bits(), "{} row {row}", isa.name());
             }
         }
     }

@@ -4,15 +4,10 @@ use std::arch::x86_64::*;
 
 use crate::activations::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, SMALLEST_MAXIMUM, scalar};
 
-/// True if this processor has AVX2, FMA and F16C, which the AVX2 tables need.
-pub(crate) fn supported() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-}
-
-/// AVX2 twin of [`scalar::quantise_row`]; reachable only through a table that was handed out after detection.
-pub(crate) fn quantise_row(x: &[f32], needs: FormatSet, row: &mut ActivationRow) -> bool {
+/// AVX2 twin of [`scalar::quantise_row`]; reachable only through `KERNELS`.
+pub(super) fn quantise_row(x: &[f32], needs: FormatSet, row: &mut ActivationRow) -> bool {
     assert_eq!(x.len(), row.cols, "values and row differ in length");
-    // SAFETY: reached only through the tables, which need AVX2 to be there.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     let finite = unsafe { quantise(x, needs, row) };
     if !finite {
         row.clear();

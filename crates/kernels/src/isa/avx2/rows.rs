@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 type V = __m256;
 const LANES: usize = 8;
 
-row_kernels!("avx2", "avx2,fma", ["avx2", "fma"]);
+row_kernels!("avx2,fma");
 
 vector_operations! {
     "avx2,fma",

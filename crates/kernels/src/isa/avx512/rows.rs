@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 type V = __m512;
 const LANES: usize = 16;
 
-row_kernels!("avx512", "avx512f,avx512dq", ["avx512f", "avx512dq"]);
+row_kernels!("avx512f,avx512dq");
 
 vector_operations! {
     "avx512f,avx512dq",

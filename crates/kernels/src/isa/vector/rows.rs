@@ -3,39 +3,34 @@
 //! A module that expands [`row_kernels`] provides the vector type `V`, its `LANES` and one function per instruction. Tails
 //! shorter than a vector run as a vector padded with zeros.
 
-/// Defines `kernels()` for one instruction set. `$features` are what the module's vector functions need.
+/// Defines `KERNELS` for one instruction set. `$features` are what the module's vector functions need.
 macro_rules! row_kernels {
-    ($name:literal, $features:literal, [$($detected:tt),+]) => {
+    ($features:literal) => {
         use crate::exp2::{EXP2_DEGREE6, LOG2_E, ROUND_TO_INTEGER};
         use crate::rope::{RopeAngles, RopeStyle};
         use crate::rows::{NORM_LANES, RowKernels};
 
-        /// The twin, if this CPU can run it.
-        pub(crate) fn kernels() -> Option<RowKernels> {
-            let available = $(is_x86_feature_detected!($detected))&&+;
-            available.then_some(RowKernels {
-                name: $name,
-                rms_norm: |x, weight, eps, out| {
-                    out.copy_from_slice(x);
-                    // SAFETY: the table is handed out only where the features were detected.
-                    unsafe { rms_norm(out, weight, eps) }
-                },
-                // SAFETY: the table is handed out only where the features were detected.
-                rms_norm_in_place: |x, weight, eps| unsafe { rms_norm(x, weight, eps) },
-                // SAFETY: as above.
-                add: |h, y| unsafe { sum(h, y) },
-                // SAFETY: as above.
-                silu_mul: |gate, up| unsafe { silu_mul(gate, up) },
-                // SAFETY: as above.
-                sigmoid_gate: |o, gate| unsafe { sigmoid_gate(o, gate) },
-                // SAFETY: as above.
-                scale_soft_cap: |z, scale, cap| unsafe { scale_soft_cap(z, scale, cap) },
-                // SAFETY: as above.
-                rope: |x, angles, style| unsafe { rope(x, angles, style) },
-                // SAFETY: as above.
-                all_finite: |x| unsafe { all_finite(x) },
-            })
-        }
+        pub(super) const KERNELS: RowKernels = RowKernels {
+            rms_norm: |x, weight, eps, out| {
+                out.copy_from_slice(x);
+                // SAFETY: `KERNELS` is handed out only where the features are.
+                unsafe { rms_norm(out, weight, eps) }
+            },
+            // SAFETY: `KERNELS` is handed out only where the features are.
+            rms_norm_in_place: |x, weight, eps| unsafe { rms_norm(x, weight, eps) },
+            // SAFETY: as above.
+            add: |h, y| unsafe { sum(h, y) },
+            // SAFETY: as above.
+            silu_mul: |gate, up| unsafe { silu_mul(gate, up) },
+            // SAFETY: as above.
+            sigmoid_gate: |o, gate| unsafe { sigmoid_gate(o, gate) },
+            // SAFETY: as above.
+            scale_soft_cap: |z, scale, cap| unsafe { scale_soft_cap(z, scale, cap) },
+            // SAFETY: as above.
+            rope: |x, angles, style| unsafe { rope(x, angles, style) },
+            // SAFETY: as above.
+            all_finite: |x| unsafe { all_finite(x) },
+        };
 
         #[target_feature(enable = $features)]
         fn rms_norm(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {

@@ -27,12 +27,7 @@ use crate::attention::{AttentionError, AttentionJob, AttentionKernels, Attention
 use crate::isa::vector::attention::{self as vector, F16Tile, PreparedQuery, Q8Tile, Segments, Stages};
 use std::arch::x86_64::*;
 
-/// The twin, if this CPU can run it.
-pub(crate) fn kernels() -> Option<AttentionKernels> {
-    let available =
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-    available.then_some(AttentionKernels { name: "avx2", store_row, attend })
-}
+pub(in crate::isa) const KERNELS: AttentionKernels = AttentionKernels { store_row, attend };
 
 pub(in crate::isa) const STAGES: Stages =
     Stages { vector: StoreVector { codes: store_codes, halves: store_halves }, prepare, q8_tile, f16_tile, fold };
@@ -53,32 +48,32 @@ fn attend(job: &AttentionJob<'_>, scratch: &mut AttentionScratch, out: &mut [f32
 }
 
 fn store_codes(x: &[f32], codes: &mut [u8], scale: &mut [u8]) -> bool {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { q8::store_codes(x, codes, scale) }
 }
 
 fn store_halves(x: &[f32], stored: &mut [u8]) -> bool {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { f16::store_halves(x, stored) }
 }
 
 fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery> {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { q8::prepare(query, codes) }
 }
 
 fn q8_tile(tile: &Q8Tile<'_>, scratch: &mut AttentionScratch) {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { q8::merge_tile(tile, scratch) }
 }
 
 fn f16_tile(tile: &F16Tile<'_>, scratch: &mut AttentionScratch) {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { f16::merge_tile(tile, scratch) }
 }
 
 fn fold(segments: Segments<'_>) {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { fold_segments(segments) }
 }
 

@@ -26,16 +26,7 @@ use crate::attention::{AttentionError, AttentionJob, AttentionKernels};
 use crate::isa::avx2::attention as avx2;
 use crate::isa::vector::attention::{self as vector, F16Tile, PreparedQuery, Q8Tile, Stages};
 
-/// The twin, if this CPU can run it.
-pub(crate) fn kernels() -> Option<AttentionKernels> {
-    let avx2 = avx2::kernels()?;
-    let available = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni");
-    available.then_some(AttentionKernels { name: "avx512", attend, ..avx2 })
-}
+pub(super) const KERNELS: AttentionKernels = AttentionKernels { attend, ..avx2::KERNELS };
 
 /// Storing rows and folding segments is left to AVX2: both are short.
 const STAGES: Stages = Stages { prepare, q8_tile, f16_tile, ..avx2::STAGES };
@@ -45,16 +36,16 @@ fn attend(job: &AttentionJob<'_>, scratch: &mut AttentionScratch, out: &mut [f32
 }
 
 fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery> {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { q8::prepare(query, codes) }
 }
 
 fn q8_tile(tile: &Q8Tile<'_>, scratch: &mut AttentionScratch) {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { q8::merge_tile(tile, scratch) }
 }
 
 fn f16_tile(tile: &F16Tile<'_>, scratch: &mut AttentionScratch) {
-    // SAFETY: reached only through `kernels`, which detected the features.
+    // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
     unsafe { f16::merge_tile(tile, scratch) }
 }

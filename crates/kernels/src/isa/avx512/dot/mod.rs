@@ -16,33 +16,19 @@ mod unpack;
 use std::ops::Range;
 
 use crate::activations::Activations;
-use crate::dot::DotKernels;
 use crate::dot::float_weights::with_float_weights;
 use crate::dot::tile::{self, Lanes, array};
-use crate::isa::avx2::activations;
 use crate::matrix::Matrix;
 use crate::matrix::format::{Format, with_format};
 
-static TABLE: DotKernels = DotKernels { name: "avx512", quantise_row: activations::quantise_row, panel };
-
-/// The table, or `None` if this processor lacks AVX-512 F, BW, VL or VNNI, or what the AVX2 table needs.
-pub(crate) fn table() -> Option<&'static DotKernels> {
-    let supported = activations::supported()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni");
-    supported.then_some(&TABLE)
-}
-
 /// See [`crate::dot::PanelFn`].
-fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
+pub(super) fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
     tile::fill(
         (matrix, panel),
         (x, rows.clone()),
         tile,
         |tile| {
-            // SAFETY: `panel` is reached only through the table, which needs the instruction sets to be there.
+            // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
             unsafe { packed_panel(matrix, panel, x, rows.start, tile) }
         },
         |tile| {
