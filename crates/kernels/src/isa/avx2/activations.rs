@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::memory::{load_f32, store_i8};
 use crate::activations::{ActivationFormat, ActivationRow, FormatSet, LARGEST_CODE, SMALLEST_MAXIMUM, scalar};
 
 /// AVX2 twin of [`scalar::quantise_row`]; reachable only through `KERNELS`.
@@ -78,8 +79,7 @@ fn largest_bits(values: &[f32]) -> u32 {
     let (runs, rest) = values.as_chunks::<16>();
     for run in runs {
         for half in 0..2 {
-            // SAFETY: half of `run` is 8 floats long and the load needs no alignment.
-            let bits = unsafe { _mm256_loadu_si256(run[8 * half..].as_ptr().cast()) };
+            let bits = _mm256_castps_si256(load_f32(&run[8 * half..]));
             largest[half] = _mm256_max_epi32(largest[half], _mm256_and_si256(bits, magnitude));
         }
     }
@@ -97,19 +97,14 @@ fn largest_bits(values: &[f32]) -> u32 {
 #[target_feature(enable = "avx2")]
 fn quantise_block(values: &[f32; 32], inverse: f32, codes: &mut [i8; 32], sums: &mut [i16; 2]) {
     let inverse = _mm256_set1_ps(inverse);
-    let part = |part: usize| {
-        // SAFETY: each part is 8 floats long and the load needs no alignment.
-        let values = unsafe { _mm256_loadu_ps(values[8 * part..8 * part + 8].as_ptr()) };
-        // The rounding mode is to nearest even, which no code of this project changes.
-        _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse))
-    };
+    // The rounding mode is to nearest even, which no code of this project changes.
+    let part = |part: usize| _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(&values[8 * part..]), inverse));
     let low = _mm256_packs_epi32(part(0), part(1));
     let high = _mm256_packs_epi32(part(2), part(3));
     // Packing works within 128-bit halves: fours come out as 0 2 4 6 1 3 5 7.
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     let ordered = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-    // SAFETY: `codes` is 32 bytes long and the store needs no alignment.
-    unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), ordered) };
+    store_i8(codes, ordered);
     // Two, then four, then eight, then sixteen codes per lane.
     let twos = _mm256_maddubs_epi16(_mm256_set1_epi8(1), ordered);
     let fours = _mm256_madd_epi16(twos, _mm256_set1_epi16(1));

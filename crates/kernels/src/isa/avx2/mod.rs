@@ -3,6 +3,7 @@
 mod activations;
 pub(in crate::isa) mod attention;
 mod dot;
+pub(in crate::isa) mod memory;
 mod rows;
 
 use super::{Isa, Kernels};

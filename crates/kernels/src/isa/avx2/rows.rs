@@ -1,5 +1,6 @@
 //! Row operations for CPUs with AVX2 and FMA.
 
+use crate::isa::avx2::memory::{load_f32 as load, load_f32x4, store_f32 as store};
 use crate::isa::vector::rows::{row_kernels, vector_operations};
 use std::arch::x86_64::*;
 
@@ -38,30 +39,10 @@ fn splat(x: f32) -> V {
     _mm256_set1_ps(x)
 }
 
-/// The first elements of `x`.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-fn load(x: &[f32]) -> V {
-    let x = &x[..LANES];
-    // SAFETY: the slice covers what is read.
-    unsafe { _mm256_loadu_ps(x.as_ptr()) }
-}
-
-/// Into the first elements of `to`.
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-fn store(to: &mut [f32], x: V) {
-    let to = &mut to[..LANES];
-    // SAFETY: the slice covers what is written.
-    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), x) }
-}
-
 /// The first elements of `x`, each in two neighbouring lanes.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn load_twice(x: &[f32]) -> V {
-    let x = &x[..LANES / 2];
-    // SAFETY: the slice covers what is read.
-    let half = unsafe { _mm_loadu_ps(x.as_ptr()) };
+    let half = load_f32x4(x);
     _mm256_permutevar8x32_ps(_mm256_castps128_ps256(half), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3))
 }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod dot;
+mod memory;
 mod rows;
 
 use super::{Isa, Kernels, avx2};

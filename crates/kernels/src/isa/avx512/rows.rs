@@ -1,5 +1,7 @@
 //! Row operations for CPUs with AVX-512 (F and DQ).
 
+use crate::isa::avx2::memory::load_f32 as load_f32x8;
+use crate::isa::avx512::memory::{load_f32 as load, store_f32 as store};
 use crate::isa::vector::rows::{row_kernels, vector_operations};
 use std::arch::x86_64::*;
 
@@ -38,31 +40,11 @@ fn splat(x: f32) -> V {
     _mm512_set1_ps(x)
 }
 
-/// The first elements of `x`.
-#[target_feature(enable = "avx512f,avx512dq")]
-#[inline]
-fn load(x: &[f32]) -> V {
-    let x = &x[..LANES];
-    // SAFETY: the slice covers what is read.
-    unsafe { _mm512_loadu_ps(x.as_ptr()) }
-}
-
-/// Into the first elements of `to`.
-#[target_feature(enable = "avx512f,avx512dq")]
-#[inline]
-fn store(to: &mut [f32], x: V) {
-    let to = &mut to[..LANES];
-    // SAFETY: the slice covers what is written.
-    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) }
-}
-
 /// The first elements of `x`, each in two neighbouring lanes.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn load_twice(x: &[f32]) -> V {
-    let x = &x[..LANES / 2];
-    // SAFETY: the slice covers what is read.
-    let half = unsafe { _mm256_loadu_ps(x.as_ptr()) };
+    let half = load_f32x8(x);
     let lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(half))
 }

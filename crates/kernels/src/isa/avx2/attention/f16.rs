@@ -1,8 +1,8 @@
 //! The f16 layout: 32 strided sums per score, and one chain of fused multiply-adds per output element.
 
 use super::softmax::{visible_mask, weigh};
-use super::{eight, load_bytes16, load_f32, prefetch, store_f32};
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
+use crate::isa::avx2::memory::{load_f16, load_f32, prefetch, store_bytes16, store_f32};
 use crate::isa::vector::attention::{F16Tile, Line64};
 use std::arch::x86_64::*;
 
@@ -11,10 +11,8 @@ use std::arch::x86_64::*;
 pub(super) fn store_halves(x: &[f32], stored: &mut [u8]) -> bool {
     let mut finite = true;
     for (stored, x) in stored.chunks_exact_mut(16).zip(x.chunks_exact(8)) {
-        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(load_f32(eight(x)));
-        let stored: &mut [u8; 16] = stored.first_chunk_mut().expect("a chunk of sixteen");
-        // SAFETY: the reference covers the 16 bytes written.
-        unsafe { _mm_storeu_si128(stored.as_mut_ptr().cast(), halves) };
+        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(load_f32(x));
+        store_bytes16(stored, halves);
         let magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7fff));
         finite &= _mm_movemask_epi8(_mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7bff))) == 0;
     }
@@ -74,7 +72,7 @@ fn merge_queries<const N: usize>(
         let state = &mut states[active[n].query];
         let weights = weigh(&t[n], state.scale, &mask);
         for (to, p) in p[n].0.chunks_exact_mut(8).zip(weights.p) {
-            store_f32(to.first_chunk_mut().expect("a chunk of eight"), p);
+            store_f32(to, p);
         }
         factors[n] = state.segment.merge(weights.h, weights.l);
     }
@@ -86,7 +84,8 @@ fn merge_queries<const N: usize>(
             let numerator = &mut segment[active[n].query * eights + column..][..4];
             let (old, new) = (_mm256_set1_ps(factors[n].0), _mm256_set1_ps(factors[n].1));
             for (o, sum) in numerator.iter_mut().zip(sums[n]) {
-                store_f32(o, _mm256_fmadd_ps(sum, new, _mm256_mul_ps(load_f32(o), old)));
+                let merged = _mm256_fmadd_ps(sum, new, _mm256_mul_ps(load_f32(o), old));
+                store_f32(o, merged);
             }
         }
     }
@@ -101,9 +100,9 @@ fn scores_of_eight_keys<const N: usize>(keys: &[u8], queries: [&[f32]; N]) -> [_
         let mut sums = [[_mm256_setzero_ps(); 4]; N];
         for (block, key) in key.chunks_exact(64).enumerate() {
             for quarter in 0..4 {
-                let key = _mm256_cvtph_ps(load_bytes16(&key[16 * quarter..]));
+                let key = load_f16(&key[16 * quarter..]);
                 for n in 0..N {
-                    let query = load_f32(eight(&queries[n][32 * block + 8 * quarter..]));
+                    let query = load_f32(&queries[n][32 * block + 8 * quarter..]);
                     sums[n][quarter] = _mm256_fmadd_ps(key, query, sums[n][quarter]);
                 }
             }
@@ -152,7 +151,7 @@ fn weighted_sums<const N: usize>(
     for key in visible {
         let row = &values[key * row_bytes..][..64];
         for quarter in 0..4 {
-            let value = _mm256_cvtph_ps(load_bytes16(&row[16 * quarter..]));
+            let value = load_f16(&row[16 * quarter..]);
             for n in 0..N {
                 sums[n][quarter] = _mm256_fmadd_ps(_mm256_set1_ps(p[n].0[key]), value, sums[n][quarter]);
             }

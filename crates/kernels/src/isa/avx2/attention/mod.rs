@@ -21,6 +21,7 @@ mod f16;
 pub(in crate::isa) mod q8;
 mod softmax;
 
+use super::memory::{load_f32, store_f32};
 use crate::attention::scratch::{AttentionScratch, Line};
 use crate::attention::store::{self, Row, StoreVector};
 use crate::attention::{AttentionError, AttentionJob, AttentionKernels, AttentionShape, KvLayout};
@@ -92,69 +93,8 @@ fn fold_segments(segments: Segments<'_>) {
         let (old, new) = state.total.merge(state.segment.m, state.segment.l);
         let (old, new) = (_mm256_set1_ps(old), _mm256_set1_ps(new));
         for (total, segment) in total.iter_mut().zip(segment) {
-            store_f32(total, _mm256_fmadd_ps(load_f32(segment), new, _mm256_mul_ps(load_f32(total), old)));
+            let merged = _mm256_fmadd_ps(load_f32(segment), new, _mm256_mul_ps(load_f32(total), old));
+            store_f32(total, merged);
         }
     }
-}
-
-/// Fetches the share of `bytes` that falls to steps `done.start..done.end` of `steps` into the second-level cache.
-#[inline]
-pub(in crate::isa) fn prefetch(bytes: &[u8], done: std::ops::Range<usize>, steps: usize) {
-    let part = bytes.len() * done.start / steps..bytes.len() * done.end / steps;
-    for line in bytes[part].chunks(64) {
-        // SAFETY: a prefetch does not access memory; the address is inside the slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-    }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-fn load_f32(x: &[f32; 8]) -> __m256 {
-    // SAFETY: the reference covers the 32 bytes read.
-    unsafe { _mm256_loadu_ps(x.as_ptr()) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-fn store_f32(to: &mut [f32; 8], x: __m256) {
-    // SAFETY: the reference covers the 32 bytes written.
-    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), x) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-fn load_i32(x: &[i32; 8]) -> __m256i {
-    // SAFETY: the reference covers the 32 bytes read.
-    unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-fn store_i32(to: &mut [i32; 8], x: __m256i) {
-    // SAFETY: the reference covers the 32 bytes written.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), x) }
-}
-
-/// The first 16 bytes of `x`.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(in crate::isa) fn load_bytes16(x: &[u8]) -> __m128i {
-    let x = &x[..16];
-    // SAFETY: the slice covers the 16 bytes read.
-    unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
-}
-
-/// The first 32 bytes of `x`.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn load_bytes32(x: &[u8]) -> __m256i {
-    let x = &x[..32];
-    // SAFETY: the slice covers the 32 bytes read.
-    unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
-}
-
-/// The eight elements as an array, for `chunks_exact(8)` slices.
-#[inline]
-fn eight<T>(x: &[T]) -> &[T; 8] {
-    x.first_chunk().expect("a chunk of eight")
 }

@@ -5,11 +5,13 @@
 //! query codes are stored in that order.
 
 use super::softmax::{Mask, TileWeights, all_below_infinity, visible_mask, weigh};
-use super::{eight, load_bytes16, load_bytes32, load_f32, load_i32, prefetch, store_f32, store_i32};
 use crate::attention::reference::WEIGHT_BITS;
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
 use crate::attention::store::{KV_CODE_MAX, MAGNITUDE_MIN, QUERY_CODE_MAX};
 use crate::exp2::{ROUND_TO_INTEGER, pow2};
+use crate::isa::avx2::memory::{
+    load_bytes16, load_bytes32, load_f32, load_i32, prefetch, store_bytes16, store_f32, store_i32,
+};
 use crate::isa::vector::attention::{PreparedQuery, Q8Tile};
 use std::arch::x86_64::*;
 
@@ -23,9 +25,7 @@ pub(super) fn store_codes(x: &[f32], codes: &mut [u8], scale: &mut [u8]) -> bool
     for (codes, x) in codes.chunks_exact_mut(16).zip(x.chunks_exact(16)) {
         let wide = step.sixteen_codes(x);
         let bytes = _mm_packs_epi16(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide));
-        let codes: &mut [u8; 16] = codes.first_chunk_mut().expect("a chunk of sixteen");
-        // SAFETY: the reference covers the 16 bytes written.
-        unsafe { _mm_storeu_si128(codes.as_mut_ptr().cast(), bytes) };
+        store_bytes16(codes, bytes);
     }
     scale.copy_from_slice(&step.scale.to_le_bytes());
     true
@@ -38,7 +38,7 @@ pub(super) fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery>
     for (codes, x) in codes.chunks_exact_mut(8).zip(query.chunks_exact(16)) {
         let wide = step.sixteen_codes(x);
         let swapped = _mm256_shufflehi_epi16::<0b11_01_10_00>(_mm256_shufflelo_epi16::<0b11_01_10_00>(wide));
-        store_i32(codes.first_chunk_mut().expect("a chunk of eight"), swapped);
+        store_i32(codes, swapped);
     }
     Some(PreparedQuery { scale: step.scale, correction: 0 })
 }
@@ -57,7 +57,7 @@ impl Step {
     pub fn new(x: &[f32], code_max: f32) -> Option<Self> {
         let mut largest = _mm256_setzero_si256();
         for x in x.chunks_exact(8) {
-            let bits = _mm256_and_si256(_mm256_castps_si256(load_f32(eight(x))), _mm256_set1_epi32(i32::MAX));
+            let bits = _mm256_and_si256(_mm256_castps_si256(load_f32(x)), _mm256_set1_epi32(i32::MAX));
             largest = _mm256_max_epi32(largest, bits);
         }
         if !all_below_infinity(largest) {
@@ -80,8 +80,8 @@ impl Step {
     #[inline]
     pub fn sixteen_codes(&self, x: &[f32]) -> __m256i {
         let inverse = _mm256_set1_ps(self.inverse);
-        let low = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(eight(x)), inverse));
-        let high = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(eight(&x[8..])), inverse));
+        let low = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(x), inverse));
+        let high = _mm256_cvtps_epi32(_mm256_mul_ps(load_f32(&x[8..]), inverse));
         _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high))
     }
 }
@@ -206,7 +206,7 @@ fn multiply<const N: usize>(a: [&[i32]; N], b: &[[i32; 8]], eights: usize, colum
 fn scores(dots: &[__m256i; 8], tile: &Q8Tile<'_>) -> [__m256; 8] {
     let mut t = [_mm256_setzero_ps(); 8];
     for ((t, dot), scale) in t.iter_mut().zip(dots).zip(tile.key_scales.0.chunks_exact(8)) {
-        *t = _mm256_mul_ps(_mm256_cvtepi32_ps(*dot), load_f32(eight(scale)));
+        *t = _mm256_mul_ps(_mm256_cvtepi32_ps(*dot), load_f32(scale));
     }
     t
 }
@@ -219,7 +219,7 @@ fn value_weights(weights: &TileWeights, tile: &Q8Tile<'_>, exponent: i32, mask: 
     let round = _mm256_set1_ps(ROUND_TO_INTEGER);
     let mut integers = [_mm256_setzero_si256(); 8];
     for (i, scale) in tile.value_scales.0.chunks_exact(8).enumerate() {
-        let scale = _mm256_mul_ps(load_f32(eight(scale)), scale_up);
+        let scale = _mm256_mul_ps(load_f32(scale), scale_up);
         let shifted = _mm256_castps_si256(_mm256_fmadd_ps(weights.p[i], scale, round));
         let integer = _mm256_sub_epi32(shifted, _mm256_castps_si256(round));
         // The scale of a key that is not visible may be anything.
@@ -229,7 +229,7 @@ fn value_weights(weights: &TileWeights, tile: &Q8Tile<'_>, exponent: i32, mask: 
     for (i, pairs) in pairs.chunks_exact_mut(8).enumerate() {
         let packed = _mm256_packs_epi32(integers[2 * i], integers[2 * i + 1]);
         let in_order = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
-        store_i32(pairs.first_chunk_mut().expect("a chunk of eight"), in_order);
+        store_i32(pairs, in_order);
     }
     pairs
 }
@@ -241,7 +241,8 @@ fn add_to_numerator(numerator: &mut [[f32; 8]], sums: &[__m256i; 4], (old, new):
     let (old, new) = (_mm256_set1_ps(old), _mm256_set1_ps(new));
     for (o, sum) in numerator.iter_mut().zip(sums) {
         let sum = _mm256_cvtepi32_ps(*sum);
-        store_f32(o, _mm256_fmadd_ps(sum, new, _mm256_mul_ps(load_f32(o), old)));
+        let merged = _mm256_fmadd_ps(sum, new, _mm256_mul_ps(load_f32(o), old));
+        store_f32(o, merged);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The weights of one tile's keys for one query.
 
-use super::load_i32;
 use crate::exp2::{EXP2_DEGREE4, EXPONENT_SPAN, ROUND_TO_INTEGER};
+use crate::isa::avx2::memory::load_i32;
 use std::arch::x86_64::*;
 
 /// One tile's weights: `2^h` times `p`, whose sum is `l`.

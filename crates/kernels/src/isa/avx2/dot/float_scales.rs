@@ -3,9 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::integer_scales::{Rows, add_sub_block, load_lanes, store_lanes};
-use super::unpack::{broadcast_sums, load_half};
+use super::unpack::broadcast_sums;
 use crate::activations::Group32;
 use crate::dot::tile::{Lanes, array};
+use crate::isa::avx2::memory::{load_bf16, load_f16};
 use crate::matrix::format::{Format, HALVES};
 
 /// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit.
@@ -18,7 +19,7 @@ pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group32]; T], 
         for sub in 0..32 / F::SUB {
             let sums = sub_block_sums::<F, T>(unit, &x, sub);
             for half in 0..2 {
-                let scales = widen::<F>(load_half(unit, sub * HALVES + 16 * half));
+                let scales = widen::<F>(&unit[sub * HALVES + 16 * half..]);
                 for t in 0..T {
                     let sum = _mm256_cvtepi32_ps(sums[t][half]);
                     group_sums[t][half] = _mm256_fmadd_ps(scales, sum, group_sums[t][half]);
@@ -26,7 +27,7 @@ pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group32]; T], 
             }
         }
         for half in 0..2 {
-            let mins = if F::MINS { Some(_mm256_cvtph_ps(load_half(unit, F::MINS_AT + 16 * half))) } else { None };
+            let mins = if F::MINS { Some(load_f16(&unit[F::MINS_AT + 16 * half..])) } else { None };
             for t in 0..T {
                 if let Some(mins) = mins {
                     let sum = _mm256_set1_ps(x[t].sum);
@@ -65,13 +66,9 @@ fn sub_block_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group32; T], sub
     sums
 }
 
-/// 8 scales as f32.
+/// The first 8 scales, as f32.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn widen<F: Format>(scales: __m128i) -> __m256 {
-    if F::BRAIN_FLOATS {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(scales)))
-    } else {
-        _mm256_cvtph_ps(scales)
-    }
+fn widen<F: Format>(scales: &[u8]) -> __m256 {
+    if F::BRAIN_FLOATS { load_bf16(scales) } else { load_f16(scales) }
 }

@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{load, load_half};
 use crate::activations::Activations;
 use crate::dot::float_weights::{FloatWeights, halving_tree};
 use crate::dot::tile::{Lanes, array};
+use crate::isa::avx2::memory::{load_bf16, load_bytes32, load_f16, load_f32, store_f32};
 use crate::matrix::PANEL_ROWS;
 
 /// Rows and tokens multiplied together: what the registers hold.
@@ -55,7 +55,7 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
         let x = array!(t in T, &[0.0; 32] => &x[t].as_chunks::<32>().0[run]);
         let weights = array!(r in R, weights[0] => &weights[r][32 * W::BYTES * run..][..32 * W::BYTES]);
         for (part, acc) in acc.iter_mut().enumerate() {
-            let x = array!(t in T, _mm256_setzero_ps() => load_floats(x[t], 8 * part));
+            let x = array!(t in T, _mm256_setzero_ps() => load_f32(&x[t][8 * part..]));
             for (acc, weights) in acc.iter_mut().zip(weights) {
                 let weights = widen::<W>(weights, part);
                 for (acc, x) in acc.iter_mut().zip(x) {
@@ -78,22 +78,13 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
     values
 }
 
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load_floats(values: &[f32; 32], at: usize) -> __m256 {
-    let values = &values[at..at + 8];
-    // SAFETY: `values` is 8 floats long and the load needs no alignment.
-    unsafe { _mm256_loadu_ps(values.as_ptr()) }
-}
-
 /// The registers of one row and token as lanes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn stored(acc: [__m256; PARTS]) -> [f32; 32] {
     let mut lanes = [0.0; 32];
     for (lanes, acc) in lanes.as_chunks_mut::<8>().0.iter_mut().zip(acc) {
-        // SAFETY: `lanes` is 8 floats long and the store needs no alignment.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) }
+        store_f32(lanes, acc);
     }
     lanes
 }
@@ -102,11 +93,12 @@ fn stored(acc: [__m256; PARTS]) -> [f32; 32] {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen<W: FloatWeights>(run: &[u8], part: usize) -> __m256 {
+    let weights = &run[8 * W::BYTES * part..];
     if W::BYTES == 4 {
-        _mm256_castsi256_ps(load(run, 32 * part))
+        _mm256_castsi256_ps(load_bytes32(weights))
     } else if W::BRAIN {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_half(run, 16 * part))))
+        load_bf16(weights)
     } else {
-        _mm256_cvtph_ps(load_half(run, 16 * part))
+        load_f16(weights)
     }
 }

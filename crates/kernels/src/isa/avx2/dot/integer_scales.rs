@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
+use super::unpack::{broadcast_codes, broadcast_sums, quad};
 use crate::activations::Group256;
 use crate::dot::tile::{Lanes, array};
+use crate::isa::avx2::memory::{load_bytes16, load_bytes32, load_f16, load_f32, store_f32};
 use crate::matrix::format::{Format, HALVES};
 
 /// The two halves of 16 rows.
@@ -19,7 +20,7 @@ pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group256]; T],
         let x = array!(t in T, &x[0][0] => &x[t][index]);
         let sums = unit_sums::<F, T>(unit, &x);
         for half in 0..2 {
-            let d = _mm256_mul_ps(_mm256_cvtph_ps(load_half(unit, 16 * half)), step);
+            let d = _mm256_mul_ps(load_f16(&unit[16 * half..]), step);
             for t in 0..T {
                 let scale = _mm256_mul_ps(d, _mm256_set1_ps(x[t].scale));
                 acc[t][half] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[t][half]), acc[t][half]);
@@ -39,14 +40,15 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [Row
     let mut sums = [[zero; 2]; T];
     if F::MINS {
         for pair in 0..4 {
-            let mins = array!(half in 2, zero => load(unit, F::MINS_AT + pair * 2 * HALVES + HALVES * half));
+            let mins = array!(half in 2, zero => load_bytes32(&unit[F::MINS_AT + pair * 2 * HALVES + HALVES * half..]));
             let pairs = array!(t in T, zero => broadcast_sums(&x[t].sums32, 2 * pair));
             add_pair(&mut sums, mins, pairs);
         }
     }
     for pair in 0..128 / F::SUB {
         let scales_at = F::SUB_SCALES_AT + pair * HALVES;
-        let scales = array!(half in 2, zero => _mm256_cvtepi8_epi16(load_half(unit, scales_at + HALVES / 2 * half)));
+        let scales =
+            array!(half in 2, zero => _mm256_cvtepi8_epi16(load_bytes16(&unit[scales_at + HALVES / 2 * half..])));
         if F::OFFSET != 0 && F::CHAIN != 0 {
             let offset = _mm256_set1_epi16(-F::OFFSET);
             let scaled = array!(half in 2, zero => _mm256_mullo_epi16(scales[half], offset));
@@ -153,11 +155,7 @@ fn products<F: Format>(weights: __m256i, x: __m256i) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn load_lanes(lanes: &Lanes) -> [__m256; 2] {
-    let (halves, _) = lanes.as_chunks::<8>();
-    array!(half in 2, _mm256_setzero_ps() => {
-        // SAFETY: each half is 8 floats long and the load needs no alignment.
-        unsafe { _mm256_loadu_ps(halves[half].as_ptr()) }
-    })
+    array!(half in 2, _mm256_setzero_ps() => load_f32(&lanes[8 * half..]))
 }
 
 /// Two registers as 16 lanes.
@@ -166,7 +164,6 @@ pub(super) fn load_lanes(lanes: &Lanes) -> [__m256; 2] {
 pub(super) fn store_lanes(acc: [__m256; 2], lanes: &mut Lanes) {
     let (halves, _) = lanes.as_chunks_mut::<8>();
     for (half, acc) in halves.iter_mut().zip(acc) {
-        // SAFETY: `half` is 8 floats long and the store needs no alignment.
-        unsafe { _mm256_storeu_ps(half.as_mut_ptr(), acc) }
+        store_f32(half, acc);
     }
 }

@@ -1,34 +1,9 @@
-//! Loads, broadcasts, and codes from lines.
+//! Broadcasts, and codes from lines.
 
 use std::arch::x86_64::*;
 
+use crate::isa::avx2::memory::{load_bytes16, load_bytes32, store_bytes32};
 use crate::matrix::format::{Expanded, Format, LINE, PANEL_ROWS, Storage};
-
-/// 32 bytes from byte `at`.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn load(bytes: &[u8], at: usize) -> __m256i {
-    let bytes = &bytes[at..at + 32];
-    // SAFETY: `bytes` is 32 bytes long and the load needs no alignment.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-/// 16 bytes from byte `at`.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn load_half(bytes: &[u8], at: usize) -> __m128i {
-    let bytes = &bytes[at..at + 16];
-    // SAFETY: `bytes` is 16 bytes long and the load needs no alignment.
-    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn store(bytes: &mut [u8], at: usize, value: __m256i) {
-    let bytes = &mut bytes[at..at + 32];
-    // SAFETY: `bytes` is 32 bytes long and the store needs no alignment.
-    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), value) }
-}
 
 /// Codes `at .. at + 4` in each 32-bit lane.
 #[inline]
@@ -52,7 +27,7 @@ pub(super) fn broadcast_sums(sums: &[i16], at: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn quad<F: Format>(lines: &[u8], c: usize, half: usize) -> __m256i {
-    let line = |line: usize| load(lines, line * LINE + 2 * PANEL_ROWS * half);
+    let line = |line: usize| load_bytes32(&lines[line * LINE + 2 * PANEL_ROWS * half..]);
     let low_bits = _mm256_set1_epi8(15);
     let nibbles = || {
         if c < 4 {
@@ -74,11 +49,7 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize, half: usize) -> __m256i {
         }
     };
     match F::TABLE {
-        Some(table) => {
-            // SAFETY: `table` is 16 bytes long and the load needs no alignment.
-            let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
-            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), stored)
-        }
+        Some(table) => _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_bytes16(&table)), stored),
         None => stored,
     }
 }
@@ -109,7 +80,7 @@ pub(super) fn expand<F: Format>(from: &[u8], to: &mut [u8]) {
     for (lines, to_lines) in blocks.chunks_exact(F::BLOCK_BYTES).zip(to_blocks) {
         for c in 0..8 {
             for half in 0..2 {
-                store(to_lines, c * LINE + 2 * PANEL_ROWS * half, quad::<F>(lines, c, half));
+                store_bytes32(&mut to_lines[c * LINE + 2 * PANEL_ROWS * half..], quad::<F>(lines, c, half));
             }
         }
     }

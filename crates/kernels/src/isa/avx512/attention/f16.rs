@@ -1,8 +1,9 @@
 //! The f16 layout: 32 strided sums per score, and one chain of fused multiply-adds per output element.
 
-use super::softmax::{add_to_numerator, load_f32, load_line, store_line, visible_mask, weigh};
+use super::softmax::{add_to_numerator, visible_mask, weigh};
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
-use crate::isa::avx2::attention::prefetch;
+use crate::isa::avx2::memory::prefetch;
+use crate::isa::avx512::memory::{load_f16, load_f32, load_line, store_line};
 use crate::isa::vector::attention::F16Tile;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -102,7 +103,7 @@ fn scores_of_sixteen_keys<const N: usize>(keys: &[u8], queries: [&[f32]; N]) -> 
         let mut sums = [[[_mm512_setzero_ps(); 2]; N]; 2];
         for (block, (one, two)) in one.chunks_exact(64).zip(two.chunks_exact(64)).enumerate() {
             for half in 0..2 {
-                let keys = [load_halves(&one[32 * half..]), load_halves(&two[32 * half..])];
+                let keys = [load_f16(&one[32 * half..]), load_f16(&two[32 * half..])];
                 for n in 0..N {
                     let query = load_f32(&queries[n][32 * block + 16 * half..]);
                     for k in 0..2 {
@@ -161,7 +162,7 @@ fn weighted_sums<const N: usize, const LINES: usize>(
     for key in visible {
         let row = &values[key * row_bytes..][..32 * LINES];
         for i in 0..LINES {
-            let value = load_halves(&row[32 * i..]);
+            let value = load_f16(&row[32 * i..]);
             for n in 0..N {
                 let weight = _mm512_set1_ps(p[n][key / 16].0[key % 16]);
                 sums[n][i] = _mm512_fmadd_ps(weight, value, sums[n][i]);
@@ -169,14 +170,4 @@ fn weighted_sums<const N: usize, const LINES: usize>(
         }
     }
     sums
-}
-
-/// The first 16 f16 of `x`, widened.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load_halves(x: &[u8]) -> __m512 {
-    let x = &x[..32];
-    // SAFETY: the slice covers the 32 bytes read.
-    let halves = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
-    _mm512_cvtph_ps(halves)
 }

@@ -2,12 +2,14 @@
 //!
 //! A packed row of keys is four dimensions for all 64 keys; a packed row of values is four keys for all dimensions.
 
-use super::softmax::{Mask, TileWeights, add_to_numerator, load_f32, visible_mask, weigh};
+use super::softmax::{Mask, TileWeights, add_to_numerator, visible_mask, weigh};
 use crate::attention::reference::WEIGHT_BITS;
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState};
 use crate::attention::store::QUERY_CODE_MAX;
 use crate::exp2::{ROUND_TO_INTEGER, pow2};
-use crate::isa::avx2::attention::{load_bytes16, prefetch, q8::Step};
+use crate::isa::avx2::attention::q8::Step;
+use crate::isa::avx2::memory::{load_bytes16, load_bytes32, prefetch, store_i32x4};
+use crate::isa::avx512::memory::{load_bytes64, load_f32, load_line_i32, store_line_i32};
 use crate::isa::vector::attention::{PreparedQuery, Q8Tile};
 use std::arch::x86_64::*;
 
@@ -33,8 +35,8 @@ pub(super) fn prepare(query: &[f32], codes: &mut [i32]) -> Option<PreparedQuery>
     for ((x, high), low) in query.chunks_exact(16).zip(high.as_chunks_mut::<4>().0).zip(low.as_chunks_mut::<4>().0) {
         let wide = step.sixteen_codes(x);
         sums = _mm256_add_epi32(sums, _mm256_madd_epi16(wide, _mm256_set1_epi16(1)));
-        store_bytes16(high, _mm256_cvtepi16_epi8(_mm256_srai_epi16::<QUERY_LOW_BITS>(wide)));
-        store_bytes16(low, _mm256_cvtepi16_epi8(_mm256_and_si256(wide, _mm256_set1_epi16((1 << QUERY_LOW_BITS) - 1))));
+        store_i32x4(high, _mm256_cvtepi16_epi8(_mm256_srai_epi16::<QUERY_LOW_BITS>(wide)));
+        store_i32x4(low, _mm256_cvtepi16_epi8(_mm256_and_si256(wide, _mm256_set1_epi16((1 << QUERY_LOW_BITS) - 1))));
     }
     let sum = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(sums));
     Some(PreparedQuery { scale: step.scale, correction: -KEY_SHIFT * sum })
@@ -203,7 +205,7 @@ fn multiply<const N: usize, const LINES: usize, const LOW_BITS: u32>(
         for n in 0..N {
             let (a_high, a_low) = (_mm512_set1_epi32(a.high[n][j]), _mm512_set1_epi32(a.low[n][j]));
             for i in 0..LINES {
-                let line = load_line(&row[i]);
+                let line = load_line_i32(&row[i]);
                 high[n][i] = dot(high[n][i], a_high, line);
                 low[n][i] = dot(low[n][i], a_low, line);
             }
@@ -242,8 +244,8 @@ fn value_weights(weights: &TileWeights, tile: &Q8Tile<'_>, exponent: i32, mask: 
         let shifted = _mm512_castps_si512(_mm512_fmadd_ps(weights.p[i], scale, round));
         // The scale of a key that is not visible may be anything.
         let integer = _mm512_maskz_sub_epi32(mask[i], shifted, _mm512_castps_si512(round));
-        store_bytes16(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<WEIGHT_LOW_BITS>(integer)));
-        store_bytes16(low, _mm512_cvtepi32_epi8(integer));
+        store_i32x4(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<WEIGHT_LOW_BITS>(integer)));
+        store_i32x4(low, _mm512_cvtepi32_epi8(integer));
     }
     bytes
 }
@@ -263,7 +265,7 @@ fn pack_keys(keys: &[u8], head_dim: usize, packed: &mut [Line<i32>]) {
             }
             let quads = transpose_words(rows);
             for i in 0..4 {
-                store_line(&mut packed[i * KEY_LINES + group], _mm512_xor_si512(quads[i], shift));
+                store_line_i32(&mut packed[i * KEY_LINES + group], _mm512_xor_si512(quads[i], shift));
             }
         }
     }
@@ -282,7 +284,7 @@ fn pack_values(values: &[u8], head_dim: usize, packed: &mut [Line<i32>]) {
                 *row = _mm512_permutexvar_epi32(order, load_up_to_64(bytes));
             }
             for (packed, quads) in packed.iter_mut().zip(interleave_bytes(rows)) {
-                store_line(packed, quads);
+                store_line_i32(packed, quads);
             }
         }
     }
@@ -318,37 +320,9 @@ fn interleave_bytes(rows: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load_line(x: &Line<i32>) -> __m512i {
-    // SAFETY: the reference covers the 64 bytes read and is aligned to them.
-    unsafe { _mm512_load_si512(x.0.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn store_line(to: &mut Line<i32>, x: __m512i) {
-    // SAFETY: the reference covers the 64 bytes written and is aligned to them.
-    unsafe { _mm512_store_si512(to.0.as_mut_ptr().cast(), x) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn store_bytes16(to: &mut [i32; 4], x: __m128i) {
-    // SAFETY: the reference covers the 16 bytes written.
-    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), x) }
-}
-
-/// The first 64 bytes of `x`, or its 32 bytes and zeros.
+/// The first 64 bytes of `x`, or its 32 bytes and zeros: heads are multiples of 32.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn load_up_to_64(x: &[u8]) -> __m512i {
-    if let Some(x) = x.first_chunk::<64>() {
-        // SAFETY: the reference covers the 64 bytes read.
-        unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
-    } else {
-        let x: &[u8; 32] = x.first_chunk().expect("heads are multiples of 32");
-        // SAFETY: the reference covers the 32 bytes read.
-        _mm512_zextsi256_si512(unsafe { _mm256_loadu_si256(x.as_ptr().cast()) })
-    }
+    if x.len() >= 64 { load_bytes64(x) } else { _mm512_zextsi256_si512(load_bytes32(x)) }
 }

@@ -2,6 +2,7 @@
 
 use crate::attention::scratch::Line;
 use crate::exp2::{EXP2_DEGREE4, EXPONENT_SPAN, ROUND_TO_INTEGER};
+use crate::isa::avx512::memory::{load_line, store_line};
 use std::arch::x86_64::*;
 
 /// One tile's weights: `2^h` times `p`, whose sum is `l`.
@@ -87,27 +88,4 @@ pub(super) fn add_to_numerator(numerator: &mut [Line<f32>], sums: &[__m512], (ol
     for (o, sum) in numerator.iter_mut().zip(sums) {
         store_line(o, _mm512_fmadd_ps(*sum, new, _mm512_mul_ps(load_line(o), old)));
     }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn load_line(x: &Line<f32>) -> __m512 {
-    // SAFETY: the reference covers the 64 bytes read and is aligned to them.
-    unsafe { _mm512_load_ps(x.0.as_ptr()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn store_line(to: &mut Line<f32>, x: __m512) {
-    // SAFETY: the reference covers the 64 bytes written and is aligned to them.
-    unsafe { _mm512_store_ps(to.0.as_mut_ptr(), x) }
-}
-
-/// The first 16 elements of `x`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn load_f32(x: &[f32]) -> __m512 {
-    let x = &x[..16];
-    // SAFETY: the slice covers the 64 bytes read.
-    unsafe { _mm512_loadu_ps(x.as_ptr()) }
 }

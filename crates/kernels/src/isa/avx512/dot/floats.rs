@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{load, load_half};
 use crate::activations::Activations;
 use crate::dot::float_weights::{FloatWeights, halving_tree};
 use crate::dot::tile::{Lanes, array};
+use crate::isa::avx512::memory::{load_bf16, load_bytes64, load_f16, load_f32, store_f32};
 use crate::matrix::PANEL_ROWS;
 
 /// Rows and tokens multiplied together: what the registers hold.
@@ -55,7 +55,7 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
         let x = array!(t in T, &[0.0; 32] => &x[t].as_chunks::<32>().0[run]);
         let weights = array!(r in R, weights[0] => &weights[r][32 * W::BYTES * run..][..32 * W::BYTES]);
         for (part, acc) in acc.iter_mut().enumerate() {
-            let x = array!(t in T, _mm512_setzero_ps() => load_floats(x[t], 16 * part));
+            let x = array!(t in T, _mm512_setzero_ps() => load_f32(&x[t][16 * part..]));
             for (acc, weights) in acc.iter_mut().zip(weights) {
                 let weights = widen::<W>(weights, part);
                 for (acc, x) in acc.iter_mut().zip(x) {
@@ -78,22 +78,13 @@ fn dot<W: FloatWeights, const R: usize, const T: usize>(weights: [&[u8]; R], x: 
     values
 }
 
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn load_floats(values: &[f32; 32], at: usize) -> __m512 {
-    let values = &values[at..at + 16];
-    // SAFETY: `values` is 16 floats long and the load needs no alignment.
-    unsafe { _mm512_loadu_ps(values.as_ptr()) }
-}
-
 /// The registers of one row and token as lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn stored(acc: [__m512; PARTS]) -> [f32; 32] {
     let mut lanes = [0.0; 32];
     for (lanes, acc) in lanes.as_chunks_mut::<16>().0.iter_mut().zip(acc) {
-        // SAFETY: `lanes` is 16 floats long and the store needs no alignment.
-        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), acc) }
+        store_f32(lanes, acc);
     }
     lanes
 }
@@ -102,11 +93,12 @@ fn stored(acc: [__m512; PARTS]) -> [f32; 32] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn widen<W: FloatWeights>(run: &[u8], part: usize) -> __m512 {
+    let weights = &run[16 * W::BYTES * part..];
     if W::BYTES == 4 {
-        _mm512_castsi512_ps(load(run, 64 * part))
+        _mm512_castsi512_ps(load_bytes64(weights))
     } else if W::BRAIN {
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_half(run, 32 * part))))
+        load_bf16(weights)
     } else {
-        _mm512_cvtph_ps(load_half(run, 32 * part))
+        load_f16(weights)
     }
 }

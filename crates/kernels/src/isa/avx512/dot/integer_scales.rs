@@ -2,27 +2,29 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::{broadcast_codes, broadcast_sums, load, load_half, quad};
+use super::unpack::{broadcast_codes, broadcast_sums, quad};
 use crate::activations::Group256;
 use crate::dot::tile::{Lanes, array};
+use crate::isa::avx2::memory::load_bytes32;
+use crate::isa::avx512::memory::{load_bytes64, load_f16, load_f32, store_f32};
 use crate::matrix::format::{Format, HALVES};
 
 /// Adds the products of `units` with `T` tokens to `tile`. `x` holds one group per unit; `step` is `2^-e`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) fn tile<F: Format, const T: usize>(units: &[u8], x: [&[Group256]; T], step: f32, tile: &mut [Lanes; T]) {
     let step = _mm512_set1_ps(if F::MINS { step } else { 1.0 });
-    let mut acc = array!(t in T, _mm512_setzero_ps() => load_lanes(&tile[t]));
+    let mut acc = array!(t in T, _mm512_setzero_ps() => load_f32(&tile[t]));
     for (index, unit) in units.chunks_exact(F::UNIT_BYTES).enumerate() {
         let x = array!(t in T, &x[0][0] => &x[t][index]);
         let sums = unit_sums::<F, T>(unit, &x);
-        let d = _mm512_mul_ps(_mm512_cvtph_ps(load_half(unit, 0)), step);
+        let d = _mm512_mul_ps(load_f16(unit), step);
         for t in 0..T {
             let scale = _mm512_mul_ps(d, _mm512_set1_ps(x[t].scale));
             acc[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sums[t]), acc[t]);
         }
     }
     for (acc, lanes) in acc.into_iter().zip(tile) {
-        store_lanes(acc, lanes);
+        store_f32(lanes, acc);
     }
 }
 
@@ -33,7 +35,7 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [__m
     let mut sums = [_mm512_setzero_si512(); T];
     if F::MINS {
         for pair in 0..4 {
-            let mins = load(unit, F::MINS_AT + pair * 2 * HALVES);
+            let mins = load_bytes64(&unit[F::MINS_AT + pair * 2 * HALVES..]);
             for (sum, x) in sums.iter_mut().zip(x) {
                 *sum = _mm512_dpwssd_epi32(*sum, mins, broadcast_sums(&x.sums32, 2 * pair));
             }
@@ -41,7 +43,7 @@ fn unit_sums<F: Format, const T: usize>(unit: &[u8], x: &[&Group256; T]) -> [__m
     }
     for pair in 0..128 / F::SUB {
         // Two i16 scales per lane, of an even and an odd sub-block.
-        let scales = _mm512_cvtepi8_epi16(load_half(unit, F::SUB_SCALES_AT + pair * HALVES));
+        let scales = _mm512_cvtepi8_epi16(load_bytes32(&unit[F::SUB_SCALES_AT + pair * HALVES..]));
         for odd in 0..2 {
             let scales = if odd == 0 {
                 _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(scales))
@@ -94,18 +96,4 @@ pub(super) fn sub_block_sums<F: Format, const T: usize>(
         }
     }
     sums
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load_lanes(lanes: &Lanes) -> __m512 {
-    // SAFETY: `lanes` is 16 floats long and the load needs no alignment.
-    unsafe { _mm512_loadu_ps(lanes.as_ptr()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn store_lanes(acc: __m512, lanes: &mut Lanes) {
-    // SAFETY: `lanes` is 16 floats long and the store needs no alignment.
-    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), acc) }
 }

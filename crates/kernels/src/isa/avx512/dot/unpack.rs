@@ -1,26 +1,10 @@
-//! Loads, broadcasts, and codes from lines.
+//! Broadcasts, and codes from lines.
 
 use std::arch::x86_64::*;
 
+use crate::isa::avx2::memory::load_bytes16;
+use crate::isa::avx512::memory::load_bytes64;
 use crate::matrix::format::{Format, LINE, Storage};
-
-/// 64 bytes from byte `at`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load(bytes: &[u8], at: usize) -> __m512i {
-    let bytes = &bytes[at..at + 64];
-    // SAFETY: `bytes` is 64 bytes long and the load needs no alignment.
-    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-}
-
-/// 32 bytes from byte `at`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load_half(bytes: &[u8], at: usize) -> __m256i {
-    let bytes = &bytes[at..at + 32];
-    // SAFETY: `bytes` is 32 bytes long and the load needs no alignment.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
 
 /// Codes `at .. at + 4` in each 32-bit lane.
 #[inline]
@@ -44,7 +28,7 @@ pub(super) fn broadcast_sums(sums: &[i16], at: usize) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn quad<F: Format>(lines: &[u8], c: usize) -> __m512i {
-    let line = |line: usize| load(lines, line * LINE);
+    let line = |line: usize| load_bytes64(&lines[line * LINE..]);
     let low_bits = _mm512_set1_epi8(15);
     let nibbles = || {
         if c < 4 {
@@ -66,11 +50,7 @@ pub(super) fn quad<F: Format>(lines: &[u8], c: usize) -> __m512i {
         }
     };
     match F::TABLE {
-        Some(table) => {
-            // SAFETY: `table` is 16 bytes long and the load needs no alignment.
-            let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
-            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes)
-        }
+        Some(table) => _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_bytes16(&table)), codes),
         None => codes,
     }
 }
