@@ -11,7 +11,6 @@ pub const PACKED: &[&str] = &[
     "audit.rs audit",
     "departures.rs send",
     "disjoint.rs for_each_chunk_pair",
-    "floats.rs panel",
     "integer_scales.rs add_sub_block",
     "issuer.rs admit",
     "issuer.rs test",

@@ -98,6 +98,13 @@ pub(in crate::isa) fn store_bytes16(to: &mut [u8], x: __m128i) {
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), x) }
 }
 
+/// 8 floats as a file holds them.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in crate::isa) fn load_f32_bytes(x: &[u8]) -> __m256 {
+    _mm256_castsi256_ps(load_bytes32(x))
+}
+
 /// 8 numbers of f16, widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]

@@ -60,6 +60,13 @@ pub(super) fn load_bytes64(x: &[u8]) -> __m512i {
     unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
 }
 
+/// 16 floats as a file holds them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn load_f32_bytes(x: &[u8]) -> __m512 {
+    _mm512_castsi512_ps(load_bytes64(x))
+}
+
 /// 16 numbers of f16, widened.
 #[inline]
 #[target_feature(enable = "avx512f")]

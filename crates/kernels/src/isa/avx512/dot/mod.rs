@@ -103,5 +103,5 @@ fn token_tile<F: Format, const T: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn float_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize, tile: &mut [Lanes]) {
     let bytes = matrix.panel(panel);
-    with_float_weights!(matrix.weight_type(), W => floats::panel::<W>(bytes, (x, first_row), tile));
+    with_float_weights!(matrix.weight_type(), W => floats::panel::<W>(bytes, x, first_row, tile));
 }
