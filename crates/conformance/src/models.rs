@@ -2,7 +2,7 @@
 
 use half::f16;
 use muser_kernels::formats::{QuantiseError, WeightType, quantise_row};
-use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Quantise, Storage, generate};
+use muser_synthetic::small::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Quantise, Storage, generate};
 
 /// Storage types of a model's matrices, and widths that the types' blocks divide.
 pub struct WeightMix {

@@ -9,8 +9,8 @@ use std::num::NonZeroUsize;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Forward, LogitsWanted, SequenceInput, StepError};
+use muser_synthetic::small::{Architecture, GenerateError, GlimmerOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::{ModelFiles, ModelOpenError};
-use muser_weights::testing::{Architecture, GenerateError, GlimmerOptions, ModelSpec, Storage, generate};
 
 /// Rows of a step at most.
 pub(crate) const ROWS_MAX: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");

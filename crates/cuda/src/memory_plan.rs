@@ -168,8 +168,8 @@ fn in_pieces(buffers: impl Iterator<Item = usize>) -> usize {
 mod tests {
     use muser_kernels::formats::WeightType;
     use muser_model::read_config;
+    use muser_synthetic::small::{glimmer_30b, header};
     use muser_weights::gguf::HeaderOnly;
-    use muser_weights::testing::{glimmer_30b, header};
 
     use super::*;
 

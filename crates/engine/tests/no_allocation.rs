@@ -10,8 +10,8 @@ use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::KvLayout;
 use muser_model::{Executor, Model};
+use muser_synthetic::small::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::ModelFiles;
-use muser_weights::testing::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

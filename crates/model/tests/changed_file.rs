@@ -7,8 +7,8 @@ use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
+use muser_synthetic::small::{Architecture, LlamaOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::ModelFiles;
-use muser_weights::testing::{Architecture, LlamaOptions, ModelSpec, Storage, generate};
 
 const ONE: NonZeroUsize = NonZeroUsize::MIN;
 

@@ -5,8 +5,8 @@ use muser_kernels::formats::WeightType;
 use muser_kv::KvLayout;
 use muser_model::cost::{AddendCost, AttentionCost, Cost, GraphProducts, ProductShape, SequenceRows, StepCost};
 use muser_model::read_config;
+use muser_synthetic::small::{glimmer_30b, header};
 use muser_weights::gguf::HeaderOnly;
-use muser_weights::testing::{glimmer_30b, header};
 
 /// Layers with a window of 2048, and without one.
 const LOCAL: u64 = 39;

@@ -4,8 +4,8 @@ use muser_kernels::formats::WeightType;
 use muser_kernels::rope::RopeStyle;
 use muser_kv::{CacheSpec, KvLayout, LayerSpec, PageLayout};
 use muser_model::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig, read_config};
+use muser_synthetic::small::{glimmer_30b, header};
 use muser_weights::gguf::HeaderOnly;
-use muser_weights::testing::{glimmer_30b, header};
 
 /// Bytes of the published k-quant file.
 const ARTIFACT_BYTES: f64 = 16_756_681_056.0;

@@ -9,8 +9,8 @@ use common::{file, glimmer, llama, spec, with_keys};
 use muser_kernels::cpu::Kernels;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{ConfigError, Executor, LoadError, LogitsWanted, Model, SequenceInput};
+use muser_synthetic::small::Architecture;
 use muser_weights::gguf::{Gguf, ModelFiles, Value};
-use muser_weights::testing::Architecture;
 
 /// Keys that may change without a trace in any logit, each for a reason that the loader's table states.
 const HARMLESS: [&str; 6] = [

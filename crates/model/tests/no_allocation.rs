@@ -8,8 +8,8 @@ use muser_kernels::cpu::{Isa, Kernels};
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
+use muser_synthetic::small::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::ModelFiles;
-use muser_weights::testing::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

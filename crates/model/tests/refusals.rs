@@ -9,8 +9,8 @@ use allocation_counter::measure;
 use common::{Changes, glimmer, llama, rewritten, spec, with_keys};
 use muser_kernels::formats::WeightType;
 use muser_model::{ARCHITECTURES, ConfigError, LoadError, Model, ModelConfig, read_config};
+use muser_synthetic::small::Architecture;
 use muser_weights::gguf::{Gguf, GgufWriter, MetadataError, ModelFiles, TensorError, Value};
-use muser_weights::testing::Architecture;
 
 fn config(file: &[u8], changes: Changes<'_>) -> Result<ModelConfig, ConfigError> {
     read_config(&Gguf::parse(&with_keys(file, changes)).unwrap().metadata())

@@ -23,7 +23,5 @@ pub mod digest;
 mod file_state;
 pub mod gguf;
 mod mapped_file;
-pub mod synthetic;
-pub mod testing;
 
 pub use mapped_file::MappedFile;

@@ -5,8 +5,8 @@ mod common;
 use common::{Raw, everything};
 use muser_kernels::formats::WeightType;
 use muser_weights::digest::FileDigest;
-use muser_weights::gguf::{ENTRIES_MAX, Gguf, HeaderOnly, ModelFiles, Value};
-use muser_weights::testing::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
+use muser_weights::gguf::{ENTRIES_MAX, Gguf, GgufWriter, HeaderOnly, ModelFiles, PlannedTensor, Value};
+use std::io::Write;
 
 /// The most bytes this thread held at once while `work` ran, beyond those held before.
 fn most_held(work: impl FnOnce()) -> usize {
@@ -55,22 +55,30 @@ fn touch(files: &ModelFiles) {
     let _ = FileDigest::compute(files);
 }
 
-/// A generated model of one layer.
+/// A model of one layer as the writer writes it, with a vocabulary and f16 matrices.
 fn model() -> Vec<u8> {
-    let spec = ModelSpec {
-        architecture: Architecture::MuseGlimmer(GlimmerOptions { window: 4, local_layers: vec![true] }),
-        layers: 1,
-        hidden: 4,
-        query_heads: 1,
-        kv_heads: 1,
-        head_dim: 2,
-        ffn: 4,
-        vocab: 260,
-        context: 8,
-        rope_base: 10_000.0,
-        seed: 1,
+    let mut writer = GgufWriter::new();
+    writer.set("general.architecture", Value::String(b"muse-glimmer")).unwrap();
+    for (key, count) in [("block_count", 1), ("context_length", 8), ("embedding_length", 4), ("vocab_size", 260)] {
+        writer.set(&format!("muse-glimmer.{key}"), Value::U32(count)).unwrap();
+    }
+    writer.set("muse-glimmer.rope.freq_base", Value::F32(10_000.0)).unwrap();
+    writer.set_array("muse-glimmer.attention.sliding_window_pattern", &[true]).unwrap();
+    let tokens: Vec<String> = (0..260).map(|id| format!("[{id}]")).collect();
+    writer.set_array("tokenizer.ggml.tokens", &tokens).unwrap();
+    writer.set_array("tokenizer.ggml.token_type", &[1i32; 260]).unwrap();
+    writer.set("tokenizer.ggml.add_bos_token", Value::Bool(false)).unwrap();
+    writer.tensor("token_embd.weight", WeightType::F16, &[4, 260]).unwrap();
+    writer.tensor("output_norm.weight", WeightType::F32, &[4]).unwrap();
+    for part in ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+        writer.tensor(&format!("blk.0.{part}.weight"), WeightType::F16, &[4, 4]).unwrap();
+    }
+    let mut bytes = Vec::new();
+    let fill = |tensor: &PlannedTensor, out: &mut dyn Write| {
+        out.write_all(&vec![0x3c; usize::try_from(tensor.byte_len()).unwrap()])
     };
-    generate(&spec, Storage { weight_type: &|_| WeightType::F16, quantise: None }).unwrap()
+    writer.write(&mut bytes, fill).unwrap();
+    bytes
 }
 
 #[test]

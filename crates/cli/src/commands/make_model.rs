@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use muser_kernels::pool::Pool;
+use muser_synthetic::published::{ModelGeometry, SyntheticModel};
 use muser_weights::gguf::{PlannedTensor, WriteError};
-use muser_weights::synthetic::{ModelGeometry, SyntheticModel};
 
 use super::quantize::{QuantizeFailure, refuse_existing};
 use crate::failure::Failure;

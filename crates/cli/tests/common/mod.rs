@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use muser_kernels::formats::WeightType;
+use muser_synthetic::small::{Architecture, LlamaOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::{Gguf, GgufWriter, Value};
-use muser_weights::testing::{Architecture, LlamaOptions, ModelSpec, Storage, generate};
 use tempfile::TempDir;
 
 /// The model that the binary contains.

@@ -7,7 +7,7 @@ use muser_engine::engine::PrefixReuse;
 use muser_host::{EngineHost, What};
 use muser_kernels::attention::KvLayout;
 use muser_kernels::formats::WeightType;
-use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
+use muser_synthetic::small::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 use tokio::task::JoinHandle;
 
 use crate::world::{CONTEXT, Machine, machine_with, request};

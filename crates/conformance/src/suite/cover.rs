@@ -2,7 +2,7 @@
 //! models in every way.
 
 use muser_kv::KvLayout;
-use muser_weights::testing::LlamaOptions;
+use muser_synthetic::small::LlamaOptions;
 
 use super::run::{LAYOUTS, Run, Way};
 use super::ways::{Effort, compare_model};

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use muser_kv::KvLayout;
 use muser_model::{ForwardError, LogitsWanted, Place, SequenceInput};
+use muser_synthetic::small::LlamaOptions;
 use muser_weights::gguf::Gguf;
-use muser_weights::testing::LlamaOptions;
 
 use super::run::{LAYOUTS, Run, Snapshot, Way};
 use crate::backend::{Backend, CaseError, Comparison, Subject};

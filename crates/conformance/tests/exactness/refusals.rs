@@ -7,8 +7,8 @@ use muser_conformance::models::{FLOATS, MIXES, generated, llama_spec, tokens};
 use muser_conformance::suite::{Run, Snapshot};
 use muser_kv::{AppendError, CacheSpec, KvLayout, LayerSpec, PageLayout, PagePool, SequenceCache};
 use muser_model::{LoadError, LogitsWanted, Model, SequenceInput, StepError};
+use muser_synthetic::small::LlamaOptions;
 use muser_weights::gguf::{Gguf, ModelFiles};
-use muser_weights::testing::LlamaOptions;
 
 use crate::runs::{Way, assert_same, fastest, glimmer};
 

@@ -15,8 +15,8 @@ use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
 use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
+use muser_synthetic::small::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::{Gguf, GgufWriter, ModelFiles};
-use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 
 pub const LAYOUTS: [KvLayout; 2] = [KvLayout::Q8, KvLayout::F16];
 pub const VOCAB: u32 = 300;

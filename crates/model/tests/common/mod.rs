@@ -1,8 +1,8 @@
 //! Small model files, and the same files with other keys and tensors.
 
 use muser_kernels::formats::WeightType;
+use muser_synthetic::small::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::{Gguf, GgufWriter, Value};
-use muser_weights::testing::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 
 /// `None` takes the key out.
 pub type Changes<'a> = &'a [(&'a str, Option<Value<'a>>)];

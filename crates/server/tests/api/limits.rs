@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use muser_engine::SAMPLER_SETTINGS;
-use muser_weights::testing::scripted::Then;
+use muser_synthetic::scripted::Then;
 use serde_json::{Value, json};
 
 use crate::client::Answer;

@@ -1,6 +1,6 @@
 //! The same question on every route that generates text, streamed and whole, with its answers.
 
-use muser_weights::testing::scripted::{Script, Then, scripted};
+use muser_synthetic::scripted::{Script, Then, scripted};
 use serde_json::{Value, json};
 
 use crate::client::Answer;

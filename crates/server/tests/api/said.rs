@@ -1,7 +1,7 @@
 //! Text of answers on its way to the client: whole characters, cut at stop strings, the same streamed or whole, on
 //! every route.
 
-use muser_weights::testing::scripted::{FIRST_SCRIPT_TOKEN, Script, Then, scripted};
+use muser_synthetic::scripted::{FIRST_SCRIPT_TOKEN, Script, Then, scripted};
 use serde_json::{Value, json};
 
 use crate::routes::{Route, WAYS, Way, saying};

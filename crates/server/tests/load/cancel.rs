@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use muser_engine::SamplingSettings;
 use muser_engine::engine::{Flow, PrefixReuse, Request};
-use muser_weights::testing::scripted::{Then, byte_token};
+use muser_synthetic::scripted::{Then, byte_token};
 use serde_json::{Value, json};
 
 use crate::ALONE;

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fs;
 
 use muser_kernels::formats::WeightType;
-use muser_weights::testing::{
+use muser_synthetic::small::{
     Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate, repeating_pattern,
 };
 

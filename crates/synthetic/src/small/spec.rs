@@ -1,6 +1,6 @@
 //! Specification of a random model.
 
-use crate::gguf::{GgufWriter, Value, WriteError};
+use muser_weights::gguf::{GgufWriter, Value, WriteError};
 
 /// The geometry of a model. Every field is the caller's to choose; the generator adds only a tokenizer.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +103,7 @@ impl ModelSpec {
     }
 
     /// Adds the geometry to a file's metadata.
-    pub(super) fn set_keys(&self, writer: &mut GgufWriter) -> Result<(), WriteError> {
+    pub(crate) fn set_keys(&self, writer: &mut GgufWriter) -> Result<(), WriteError> {
         let architecture = self.architecture_name();
         writer.set("general.architecture", Value::String(architecture.as_bytes()))?;
         writer.set("general.name", Value::String(b"random test model"))?;

@@ -9,7 +9,7 @@ mod vocabulary;
 
 use muser_kernels::formats::WeightType;
 
-use crate::gguf::{GgufWriter, PlannedTensor, Value, WriteError};
+use muser_weights::gguf::{GgufWriter, PlannedTensor, Value, WriteError};
 
 use blocks::BlockPools;
 

@@ -3,8 +3,8 @@
 use super::random::Random;
 use super::spec::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, repeating_pattern};
 use super::tokenizer;
-use crate::gguf::{GgufWriter, PlannedTensor, WriteError};
 use muser_kernels::formats::{WeightClass, WeightType};
+use muser_weights::gguf::{GgufWriter, PlannedTensor, WriteError};
 use std::io::{self, Write};
 
 /// Storage types of the matrices. Vectors (norms, biases, rotary factors) are always F32, as in every known file.
@@ -70,7 +70,7 @@ pub fn generate(spec: &ModelSpec, storage: Storage) -> Result<Vec<u8>, GenerateE
 }
 
 /// The begin of a file up to where the tensors' data would begin, without a tokenizer, for
-/// [`HeaderOnly`](crate::gguf::HeaderOnly). `weight_type` is as in [`Storage`].
+/// [`HeaderOnly`](muser_weights::gguf::HeaderOnly). `weight_type` is as in [`Storage`].
 ///
 /// # Errors
 /// If the specification contradicts itself or a type does not fit a row.

@@ -1,7 +1,7 @@
 //! A byte-level BPE tokenizer small enough for any model: all bytes, a few merges, one token that ends a text.
 
 use super::tensors::GenerateError;
-use crate::gguf::{GgufWriter, Value};
+use muser_weights::gguf::{GgufWriter, Value};
 
 /// Tokens every vocabulary has: the end of a text and 256 bytes.
 const TOKENS_MIN: u32 = 257;
@@ -67,7 +67,7 @@ pub(crate) fn byte_characters() -> impl Iterator<Item = char> {
 }
 
 /// The character that stands for `byte`.
-pub(super) fn byte_character(byte: u8) -> char {
+pub(crate) fn byte_character(byte: u8) -> char {
     let others_before = (0..byte).filter(|byte| !is_printable(*byte)).count();
     if is_printable(byte) { byte.into() } else { ('\u{100}'..).nth(others_before).unwrap_or_default() }
 }

@@ -1,11 +1,11 @@
-//! The random models of `testing`: complete, of the shape asked for, and the same on every machine.
+//! Small random models: complete, of the shape asked for, and the same on every machine.
 
 use muser_kernels::formats::WeightType;
-use muser_weights::gguf::{Gguf, HeaderOnly, ModelFiles, Tensor};
-use muser_weights::testing::{
+use muser_synthetic::small::{
     Architecture, GenerateError, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate, glimmer_30b, header,
     repeating_pattern,
 };
+use muser_weights::gguf::{Gguf, HeaderOnly, ModelFiles, Tensor};
 
 const F32: Storage = Storage { weight_type: &|_| WeightType::F32, quantise: None };
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::gguf::{GgufWriter, Value, WriteError};
-use crate::testing::byte_characters;
+use crate::small::byte_characters;
+use muser_weights::gguf::{GgufWriter, Value, WriteError};
 
 /// Types of tokens in a GGUF file.
 const NORMAL: i32 = 1;

@@ -21,10 +21,9 @@
 
 use std::io::{self, Write};
 
-use super::spec::{Architecture, LlamaOptions, ModelSpec};
-use super::tokenizer::{byte_character, byte_characters};
-use crate::gguf::{GgufWriter, Value, WriteError};
+use crate::small::{Architecture, LlamaOptions, ModelSpec, byte_character, byte_characters};
 use muser_kernels::formats::WeightType;
+use muser_weights::gguf::{GgufWriter, Value, WriteError};
 
 /// The token that ends a text.
 pub const END_OF_TEXT: u32 = 0;
