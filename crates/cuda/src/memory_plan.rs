@@ -135,7 +135,8 @@ fn first_step(config: &ModelConfig, rows_max: usize, is_hopper: bool) -> usize {
     let limits = PlanLimits { rows_max, sequences_max: rows_max, positions_max: config.context };
     let of_layout = |layout: KvLayout| {
         let rows_out = config.layers.len() * rows_max * layout.page_bytes(&shape) / muser_kv::PAGE_ROWS;
-        let angles = config.context * config.rope.rotated * size_of::<f32>();
+        let rotated: usize = config.rotations().iter().map(|rope| rope.rotated).sum();
+        let angles = config.context * rotated * size_of::<f32>();
         let scratch = AttentionWorkspace::bytes(shape, layout, limits, is_hopper);
         in_pieces([scratch, staging_bytes(layout.page_bytes(&shape)), rows_out, angles].into_iter())
     };

@@ -16,6 +16,15 @@ pub enum RopeStyle {
     Neox,
 }
 
+/// Rotation of head vectors by their position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// Index of the angles among the device's tables.
+    pub table: usize,
+    /// Pairing of the rotated dimensions.
+    pub style: RopeStyle,
+}
+
 /// Cosines and sines of one position, one per pair of dimensions.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeAngles<'a> {

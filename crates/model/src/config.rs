@@ -1,8 +1,10 @@
-//! Configuration of a model, as data: sizes, and two facts per layer.
+//! Configuration of a model, as data: sizes, and what may differ from layer to layer.
 
 use std::sync::Arc;
 
 use muser_kernels::rope::RopeStyle;
+
+use crate::feed_forward::DenseConfig;
 
 /// The effective configuration of a model: everything besides tensors that its logits depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,8 +13,6 @@ pub struct ModelConfig {
     pub architecture: &'static str,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width inside the feed-forward network.
-    pub feed_forward: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Positions the model was trained for.
@@ -31,8 +31,6 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Epsilon of the norms after attention and after the feed-forward network, where the architecture has them.
     pub post_norm_eps: f32,
-    /// Rotary position embedding of the layers that have one.
-    pub rope: RopeConfig,
     /// True if embeddings pass a norm without weight before the first layer.
     pub embedding_norm: bool,
     /// Logits are multiplied by this.
@@ -44,12 +42,14 @@ pub struct ModelConfig {
 }
 
 /// Configuration of one layer. Window and position embedding are separate facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerConfig {
     /// A query at position p sees keys p - window + 1 ..= p; `None` sees all.
     pub window: Option<u32>,
-    /// True if queries and keys are rotated; without it the layer has no position embedding (NoPE).
-    pub rope: bool,
+    /// Rotation of queries and keys by position; without one the layer has no position embedding (NoPE).
+    pub rope: Option<RopeConfig>,
+    /// The feed-forward network.
+    pub feed_forward: DenseConfig,
 }
 
 /// Parts that some architectures have. A file that lacks a required one, or has one that is absent here, is refused: the
@@ -90,6 +90,13 @@ pub struct RopeConfig {
     pub style: RopeStyle,
 }
 
+impl RopeConfig {
+    /// True if the angles of every position are those of `other`.
+    pub fn shares_angles(&self, other: &Self) -> bool {
+        (self.base, self.rotated) == (other.base, other.rotated)
+    }
+}
+
 impl ModelConfig {
     /// Widths that tensors and buffers derive from the above.
     pub fn query_dim(&self) -> usize {
@@ -103,6 +110,22 @@ impl ModelConfig {
 
     /// The longest vector that a matrix is multiplied with.
     pub fn widest_input(&self) -> usize {
-        self.hidden.max(self.query_dim()).max(self.feed_forward)
+        self.hidden.max(self.query_dim()).max(self.widest_feed_forward())
+    }
+
+    /// The largest width of a feed-forward network.
+    pub fn widest_feed_forward(&self) -> usize {
+        self.layers.iter().map(|layer| layer.feed_forward.width).max().unwrap_or(0)
+    }
+
+    /// Rotations with angles of their own, in the order of the first layers that have them.
+    pub fn rotations(&self) -> Vec<RopeConfig> {
+        let mut rotations: Vec<RopeConfig> = Vec::new();
+        for rope in self.layers.iter().filter_map(|layer| layer.rope) {
+            if !rotations.iter().any(|other| other.shares_angles(&rope)) {
+                rotations.push(rope);
+            }
+        }
+        rotations
     }
 }

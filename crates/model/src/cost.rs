@@ -13,6 +13,7 @@ use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
 use muser_kernels::formats::{WeightClass, WeightType};
 
 use crate::config::{LayerConfig, ModelConfig};
+use crate::feed_forward::DenseProducts;
 
 /// Bytes of an activation, a logit or an element of the residual stream.
 const FLOAT: usize = size_of::<f32>();
@@ -66,18 +67,17 @@ pub struct SequenceRows {
 }
 
 /// Products of one layer, in the order of the graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct LayerProducts {
     config: LayerConfig,
     /// Queries, keys, values, and the gate where there is one.
     projections: Vec<ProductShape>,
     output: ProductShape,
-    gate_and_up: [ProductShape; 2],
-    down: ProductShape,
+    feed_forward: DenseProducts,
 }
 
 /// Products of a model and the type of its embeddings: with the configuration, all that the cost of a step depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GraphProducts {
     table: WeightType,
     layers: Vec<LayerProducts>,
@@ -258,7 +258,7 @@ impl GraphProducts {
     pub fn new(config: &ModelConfig, ty: &dyn Fn(&str) -> Option<WeightType>) -> Option<Self> {
         let product =
             |name: &str, outputs, inputs| Some(ProductShape { ty: ty(&format!("{name}.weight"))?, outputs, inputs });
-        let (hidden, inner, query, kv) = (config.hidden, config.feed_forward, config.query_dim(), config.kv_dim());
+        let (hidden, query, kv) = (config.hidden, config.query_dim(), config.kv_dim());
         let layer = |(index, layer): (usize, &LayerConfig)| {
             let product = |part: &str, outputs, inputs| product(&format!("blk.{index}.{part}"), outputs, inputs);
             let first =
@@ -267,8 +267,7 @@ impl GraphProducts {
                 config: *layer,
                 projections: first.into_iter().chain(product("attn_gate", query, hidden)).collect(),
                 output: product("attn_output", hidden, query)?,
-                gate_and_up: [product("ffn_gate", inner, hidden)?, product("ffn_up", inner, hidden)?],
-                down: product("ffn_down", hidden, inner)?,
+                feed_forward: DenseProducts::new(layer.feed_forward, hidden, product)?,
             })
         };
         let embedding = product("token_embd", config.vocab, hidden)?;
@@ -287,8 +286,8 @@ impl GraphProducts {
     /// Every matrix in the order of the graph, the head last.
     pub fn matrices(&self) -> impl Iterator<Item = ProductShape> {
         let of_layer = |layer: &LayerProducts| {
-            let LayerProducts { projections, output, gate_and_up: [gate, up], down, .. } = layer.clone();
-            projections.into_iter().chain([output, gate, up, down])
+            let LayerProducts { projections, output, feed_forward, .. } = layer.clone();
+            projections.into_iter().chain([output]).chain(feed_forward.all())
         };
         self.layers.iter().flat_map(of_layer).chain([self.head])
     }
@@ -316,16 +315,15 @@ impl GraphProducts {
             let first = (index > 0).then_some(addend);
             cost.norms += Cost::norm_quantise(hidden, first, layer.projections[0].ty);
             cost.products += Cost::products(&layer.projections, rows);
-            cost.place += Cost::place_and_store(&attention, rows, has(config.parts.qk_norms), layer.config.rope);
+            cost.place +=
+                Cost::place_and_store(&attention, rows, has(config.parts.qk_norms), layer.config.rope.is_some());
             let positions = |sequence: &SequenceRows| sequence.position..sequence.position + sequence.rows;
             cost.attention += sequences.iter().map(|sequence| Cost::attend(&attention, positions(sequence))).sum();
             let is_gated = layer.is_gated();
             cost.gates += Cost::gate_quantise(&attention, rows, is_gated, layer.output.ty);
             cost.products += Cost::products(&[layer.output], rows);
-            cost.norms += Cost::norm_quantise(hidden, Some(addend), layer.gate_and_up[0].ty);
-            cost.products += Cost::products(&layer.gate_and_up, rows);
-            cost.silu += Cost::silu_mul_quantise([rows, config.feed_forward], layer.down.ty);
-            cost.products += Cost::products(&[layer.down], rows);
+            cost.norms += Cost::norm_quantise(hidden, Some(addend), layer.feed_forward.consumer());
+            layer.feed_forward.add_cost(rows, &mut cost);
         }
         cost.norms += Cost::add_residual(hidden, addend);
         cost.head = self.head_cost(config, sequences.iter().map(|sequence| sequence.logits).sum());

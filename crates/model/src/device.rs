@@ -10,7 +10,7 @@ use std::ops::BitOr;
 use muser_kernels::attention::{AttentionShape, KvLayout};
 use muser_kernels::cpu::{HeadTransform, LogitsBend, RowStatus};
 use muser_kernels::formats::WeightType;
-use muser_kernels::rope::RopeStyle;
+use muser_kernels::rope::Rotation;
 
 use crate::layer::{Form, Norm};
 use crate::load::LoadError;
@@ -257,7 +257,7 @@ pub struct Placement<'a, V> {
     /// Norm of each head vector.
     pub norm: Option<&'a Norm<V>>,
     /// Rotation by the row's position.
-    pub rope: Option<RopeStyle>,
+    pub rope: Option<Rotation>,
     /// Factor of the Hadamard transform.
     pub transform: Option<f32>,
 }

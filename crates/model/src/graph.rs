@@ -10,7 +10,8 @@ use muser_kernels::rows::inverse_block;
 use muser_kv::KvLayout;
 
 use crate::device::{Addend, Device, DeviceError, DeviceProduct, KvLayer, Placement};
-use crate::layer::{FeedForward, Layer, Linear, Norm};
+use crate::feed_forward::FeedForward;
+use crate::layer::{Layer, Linear, Norm};
 use crate::load::Model;
 use crate::step::{ForwardError, Place, SequenceInput};
 use crate::workspace::Workspace;
@@ -95,7 +96,7 @@ impl<D: Device> Pass<'_, '_, D> {
         // 8-bit codes suit vectors whose elements are alike in size; f16 needs no such help.
         let transform = |factor: f32| (*layout == KvLayout::Q8).then_some(factor);
         let (transform_once, transform_and_shrink) = (transform(1.0), transform(inverse_block(config.head_dim)));
-        let rope = layer.config.rope.then_some(config.rope.style);
+        let rope = attention.rotation;
         let (head_dim, kv_dim) = (config.head_dim, config.kv_dim());
         let (query_norm, key_norm) = (attention.query_norm.as_ref(), attention.key_norm.as_ref());
         let placements = [
@@ -114,15 +115,11 @@ impl<D: Device> Pass<'_, '_, D> {
     }
 
     fn feed_forward<'m>(&mut self, ffn: &'m FeedForward<D>, carried: Carried<'m, D>) -> Carried<'m, D> {
-        let Self { model, device, work, .. } = self;
-        let Workspace { hidden, activations, output, ffn_gate, ffn_up, positions, .. } = &mut **work;
-        let (rows, inner) = (positions.len(), model.config().feed_forward);
-
-        let needs = needs([&ffn.gate, &ffn.up], rows);
+        let Self { device, work, .. } = self;
+        let Workspace { hidden, activations, output, positions, .. } = &mut **work;
+        let needs = ffn.network.needs(positions.len());
         device.norm_quantise(hidden, Some(carried.addend(output)), &ffn.norm, needs, activations); // [rows, hidden]
-        device.matmul(activations, [product(&ffn.gate, ffn_gate), product(&ffn.up, ffn_up)]); // [rows, feed_forward]
-        device.silu_mul_quantise(ffn_gate, ffn_up, inner, needs_of(&ffn.down, rows), activations);
-        device.matmul(activations, [product(&ffn.down, output)]); // [rows, hidden]
+        ffn.network.forward(device, work); // [rows, hidden]
         Carried { post_norm: ffn.post_norm.as_ref() }
     }
 
@@ -194,15 +191,15 @@ fn wanted_rows<'a>(batch: &'a [SequenceInput<'_>]) -> impl Iterator<Item = (usiz
     })
 }
 
-fn product<'a, D: Device>(linear: &'a Linear<D>, out: &'a mut D::Rows) -> DeviceProduct<'a, D> {
+pub(crate) fn product<'a, D: Device>(linear: &'a Linear<D>, out: &'a mut D::Rows) -> DeviceProduct<'a, D> {
     DeviceProduct { matrix: &linear.matrix, bias: linear.bias.as_ref(), out }
 }
 
 /// The forms in which the consumers of `rows` vectors want them.
-fn needs<'a, D: Device + 'a>(consumers: impl IntoIterator<Item = &'a Linear<D>>, rows: usize) -> D::Needs {
+pub(crate) fn needs<'a, D: Device + 'a>(consumers: impl IntoIterator<Item = &'a Linear<D>>, rows: usize) -> D::Needs {
     consumers.into_iter().fold(D::Needs::default(), |needs, linear| needs | D::needs(&linear.matrix, rows))
 }
 
-fn needs_of<D: Device>(consumer: &Linear<D>, rows: usize) -> D::Needs {
+pub(crate) fn needs_of<D: Device>(consumer: &Linear<D>, rows: usize) -> D::Needs {
     needs([consumer], rows)
 }

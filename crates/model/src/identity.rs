@@ -7,7 +7,8 @@ use muser_kernels::attention::{KvLayout, PAGE_ROWS, SEGMENT_PAGES};
 use muser_kernels::rope::RopeStyle;
 use muser_weights::digest::{Digest, FileDigest};
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, RopeConfig};
+use crate::feed_forward::{Activation, DenseConfig};
 
 /// The version of `docs/numerics.md` that the kernels implement.
 pub const ARITHMETIC_VERSION: &str = "E1";
@@ -116,6 +117,14 @@ impl Fields {
         self
     }
 
+    fn rotation(&mut self, rope: &RopeConfig) -> &mut Self {
+        let style = match rope.style {
+            RopeStyle::Norm => 0,
+            RopeStyle::Neox => 1,
+        };
+        self.float(rope.base).integer(rope.rotated).integer(style)
+    }
+
     fn digest(&self) -> Digest {
         Digest(*self.0.finalize().as_bytes())
     }
@@ -127,7 +136,6 @@ fn config_digest(config: &ModelConfig) -> Digest {
     let ModelConfig {
         architecture,
         hidden,
-        feed_forward,
         vocab,
         context: _,
         query_heads,
@@ -137,25 +145,34 @@ fn config_digest(config: &ModelConfig) -> Digest {
         parts: _,
         norm_eps,
         post_norm_eps,
-        rope,
         embedding_norm,
         logit_scale,
         logit_soft_cap,
         suppressed_tokens: _,
     } = config;
+    // Networks and rotations stand once, as the first layer has them; further down are those of all layers where one differs.
+    let first =
+        DenseConfig { width: layers.first().map_or(0, |layer| layer.feed_forward.width), activation: Activation::Silu };
+    let rope = layers.iter().find_map(|layer| layer.rope).unwrap_or(RopeConfig {
+        base: 0.0,
+        rotated: 0,
+        style: RopeStyle::Norm,
+    });
     let mut fields = Fields::new(CONFIG_CONTEXT);
-    fields.text(architecture).integer(*hidden).integer(*feed_forward).integer(*vocab);
+    fields.text(architecture).integer(*hidden).integer(first.width).integer(*vocab);
     fields.integer(*query_heads).integer(*kv_heads).integer(*head_dim).integer(layers.len());
     for layer in layers {
         // A window is never 0, so 0 stands for none.
-        fields.integer(layer.window.unwrap_or(0) as usize).integer(layer.rope.into());
+        fields.integer(layer.window.unwrap_or(0) as usize).integer(layer.rope.is_some().into());
     }
-    let style = match rope.style {
-        RopeStyle::Norm => 0,
-        RopeStyle::Neox => 1,
-    };
-    fields.float(*norm_eps).float(*post_norm_eps).float(rope.base).integer(rope.rotated).integer(style);
+    fields.float(*norm_eps).float(*post_norm_eps).rotation(&rope);
     fields.integer((*embedding_norm).into()).optional_float(*logit_scale).optional_float(*logit_soft_cap);
+    if layers.iter().any(|layer| layer.feed_forward != first || layer.rope.is_some_and(|other| other != rope)) {
+        for layer in layers {
+            let DenseConfig { width, activation: Activation::Silu } = layer.feed_forward;
+            fields.integer(width).rotation(&layer.rope.unwrap_or(rope));
+        }
+    }
     fields.digest()
 }
 
@@ -182,13 +199,18 @@ fn layout_digest(layout: KvLayout) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{LayerConfig, LayerParts, Part, RopeConfig};
+    use crate::config::{LayerConfig, LayerParts, Part};
+
+    const ROPE: RopeConfig = RopeConfig { base: 1e4, rotated: 128, style: RopeStyle::Norm };
+
+    fn layer(window: Option<u32>, rope: Option<RopeConfig>) -> LayerConfig {
+        LayerConfig { window, rope, feed_forward: DenseConfig { width: 1536, activation: Activation::Silu } }
+    }
 
     fn config() -> ModelConfig {
         ModelConfig {
             architecture: "muse-glimmer",
             hidden: 512,
-            feed_forward: 1536,
             vocab: 4096,
             context: 2048,
             query_heads: 4,
@@ -201,10 +223,9 @@ mod tests {
                 attention_gate: Part::Required,
                 post_norms: Part::Required,
             },
-            layers: vec![LayerConfig { window: Some(256), rope: true }, LayerConfig { window: None, rope: false }],
+            layers: vec![layer(Some(256), Some(ROPE)), layer(None, None)],
             norm_eps: 1e-5,
             post_norm_eps: 1e-8,
-            rope: RopeConfig { base: 1e4, rotated: 128, style: RopeStyle::Norm },
             embedding_norm: true,
             logit_scale: Some(0.5),
             logit_soft_cap: Some(20.0),
@@ -222,20 +243,26 @@ mod tests {
 
     #[test]
     fn every_field_that_changes_a_value_changes_the_configuration() {
-        let changes: [fn(&mut ModelConfig); 16] = [
+        let changes: [fn(&mut ModelConfig); 22] = [
             |c| c.architecture = "llama",
             |c| c.hidden += 1,
-            |c| c.feed_forward += 1,
+            |c| c.layers.iter_mut().for_each(|layer| layer.feed_forward.width += 1),
+            |c| c.layers[0].feed_forward.width += 1,
+            |c| c.layers[1].feed_forward.width += 1,
             |c| c.vocab += 1,
             |c| c.query_heads += 1,
             |c| c.kv_heads += 1,
             |c| c.head_dim += 1,
             |c| c.layers[0].window = Some(255),
             |c| c.layers[0].window = None,
-            |c| c.layers[1].rope = true,
+            |c| c.layers[1].rope = Some(ROPE),
+            |c| c.layers[1].rope = Some(RopeConfig { base: 1e5, ..ROPE }),
+            |c| c.layers[1].rope = Some(RopeConfig { rotated: 64, ..ROPE }),
+            |c| c.layers[0].rope = Some(RopeConfig { base: 1e5, ..ROPE }),
+            |c| c.layers[0].rope = None,
             |c| c.norm_eps = 1e-6,
             |c| c.post_norm_eps = 1e-5,
-            |c| c.rope.style = RopeStyle::Neox,
+            |c| c.layers[0].rope = Some(RopeConfig { style: RopeStyle::Neox, ..ROPE }),
             |c| c.embedding_norm = false,
             |c| c.logit_scale = None,
             |c| c.logit_soft_cap = Some(30.0),

@@ -2,7 +2,10 @@
 
 use std::fmt::Debug;
 
+use muser_kernels::rope::Rotation;
+
 use crate::config::LayerConfig;
+use crate::feed_forward::FeedForward;
 
 /// Form of a model's weights: the file's, or a device's.
 pub trait Form {
@@ -43,6 +46,8 @@ pub struct Attention<F: Form> {
     pub key: Linear<F>,
     /// `[kv_heads * head_dim, hidden]`.
     pub value: Linear<F>,
+    /// Rotation of query and key heads.
+    pub rotation: Option<Rotation>,
     /// Norm of each query head, before rotation.
     pub query_norm: Option<Norm<F::Vector>>,
     /// Norm of each key head, before rotation.
@@ -55,25 +60,10 @@ pub struct Attention<F: Form> {
     pub post_norm: Option<Norm<F::Vector>>,
 }
 
-/// The feed-forward half of a layer (SwiGLU).
-#[derive(Debug)]
-pub struct FeedForward<F: Form> {
-    /// Before the projections.
-    pub norm: Norm<F::Vector>,
-    /// `[feed_forward, hidden]`.
-    pub gate: Linear<F>,
-    /// `[feed_forward, hidden]`.
-    pub up: Linear<F>,
-    /// `[hidden, feed_forward]`.
-    pub down: Linear<F>,
-    /// On the output, before it joins the residual stream.
-    pub post_norm: Option<Norm<F::Vector>>,
-}
-
 /// One decoder layer.
 #[derive(Debug)]
 pub struct Layer<F: Form> {
-    /// Window and position embedding.
+    /// What may differ from layer to layer.
     pub config: LayerConfig,
     /// Mixes positions.
     pub attention: Attention<F>,
@@ -112,26 +102,20 @@ impl<F: Form> Layer<F> {
             query: to.linear(a.query)?,
             key: to.linear(a.key)?,
             value: to.linear(a.value)?,
+            rotation: a.rotation,
             query_norm: a.query_norm.map(|norm| to.norm(norm)).transpose()?,
             key_norm: a.key_norm.map(|norm| to.norm(norm)).transpose()?,
             gate: a.gate.map(|gate| to.linear(gate)).transpose()?,
             output: to.linear(a.output)?,
             post_norm: a.post_norm.map(|norm| to.norm(norm)).transpose()?,
         };
-        let feed_forward = FeedForward {
-            norm: to.norm(f.norm)?,
-            gate: to.linear(f.gate)?,
-            up: to.linear(f.up)?,
-            down: to.linear(f.down)?,
-            post_norm: f.post_norm.map(|norm| to.norm(norm)).transpose()?,
-        };
-        Ok(Layer { config, attention, feed_forward })
+        Ok(Layer { config, attention, feed_forward: f.reform(to)? })
     }
 
     /// Every matrix, in the order in which [`Self::reform`] meets them.
     pub fn matrices(&self) -> impl Iterator<Item = &F::Matrix> {
         let Self { attention: a, feed_forward: f, .. } = self;
         let first = [&a.query, &a.key, &a.value].into_iter().chain(&a.gate);
-        first.chain([&a.output, &f.gate, &f.up, &f.down]).map(|linear| &linear.matrix)
+        first.chain([&a.output]).map(|linear| &linear.matrix).chain(f.network.matrices())
     }
 }

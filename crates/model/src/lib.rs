@@ -8,6 +8,7 @@ pub mod cost;
 mod cpu;
 mod device;
 mod executor;
+mod feed_forward;
 mod graph;
 mod identity;
 mod layer;
@@ -24,6 +25,7 @@ pub use device::{
     RawMatrix,
 };
 pub use executor::{Executor, Forward};
+pub use feed_forward::{Activation, DenseConfig};
 pub use graph::LogitsRow;
 pub use identity::{ARITHMETIC_VERSION, Component, Identity};
 pub use layer::{Form, Norm};

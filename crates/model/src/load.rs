@@ -11,16 +11,17 @@ use muser_kernels::cpu::Cpu;
 use muser_kernels::formats::{dequantise_row, first_non_finite};
 use muser_kernels::matrix::MatrixError;
 use muser_kernels::pool::PoolError;
-use muser_kernels::rope::{RopeError, RopeTable};
+use muser_kernels::rope::{RopeError, RopeTable, Rotation};
 use muser_kv::{CacheSpec, KvLayout, LayerSpec, LayoutError, PageLayout, SpecError};
 use muser_weights::gguf::{ModelFiles, TensorError, Weight};
 
 use crate::arch::{ConfigError, read_config};
-use crate::config::{ModelConfig, Part};
+use crate::config::{ModelConfig, Part, RopeConfig};
 use crate::cost::{GraphProducts, SequenceRows, StepCost};
 use crate::cpu::{Planned, PrepareForCpu};
 use crate::device::{Device, DeviceError, FileForm, Prepare, PreparedWeights, RawMatrix};
-use crate::layer::{Attention, FeedForward, Form, Layer, Linear, Norm, Reform};
+use crate::feed_forward::{DenseNetwork, FeedForward};
+use crate::layer::{Attention, Form, Layer, Linear, Norm, Reform};
 
 /// Error of loading a model.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +93,7 @@ pub enum LoadError {
 pub struct ModelSpec {
     config: ModelConfig,
     attention_shape: AttentionShape,
-    rope_factors: Option<Vec<f32>>,
+    angles: Vec<RopeTable>,
     parameters: u64,
     products: GraphProducts,
 }
@@ -127,10 +128,9 @@ impl ModelSpec {
         Ok(Arc::new(CacheSpec::new(self.layer_specs().collect(), page, context, CacheSpec::EXTRA_PAGES_DEFAULT)?))
     }
 
-    /// The model's rotary angles, as a table without positions.
-    pub fn angles(&self) -> RopeTable {
-        RopeTable::new(self.config.rope.base, self.config.rope.rotated, 0, self.rope_factors.as_deref())
-            .expect("checked when the model was loaded")
+    /// The model's rotary angles: a table without positions for each of [`ModelConfig::rotations`].
+    pub fn angles(&self) -> Vec<RopeTable> {
+        self.angles.clone()
     }
 
     /// True if a cache of this shape has the model's heads, head length and windows.
@@ -290,13 +290,12 @@ impl<'a> FileModel<'a> {
         // Without a head of its own, a model multiplies with its embeddings.
         let head = if files.tensor("output.weight").is_some() { "output" } else { "token_embd" };
         let head = loader.linear(head, [config.vocab, config.hidden], Part::Absent)?;
-        let rope_factors = loader.optional_vector("rope_freqs.weight", config.rope.rotated / 2)?;
-        RopeTable::new(config.rope.base, config.rope.rotated, 0, rope_factors.as_deref())?;
+        let angles = loader.angles()?;
         loader.refuse_unknown_tensors()?;
         let parameters = files.tensors().map(|tensor| tensor.elements()).sum();
         let products = GraphProducts::new(&config, &|name| Some(files.weight(name).ok()?.ty));
         let products = products.expect("every matrix of the graph was read above");
-        let spec = ModelSpec { config, attention_shape, rope_factors, parameters, products };
+        let spec = ModelSpec { config, attention_shape, angles, parameters, products };
         Ok(Self { spec, table, layers, output_norm, head })
     }
 
@@ -307,7 +306,7 @@ impl<'a> FileModel<'a> {
 }
 
 /// Reads tensors.
-struct Loader<'a, 'c> {
+pub(crate) struct Loader<'a, 'c> {
     files: &'a ModelFiles,
     config: &'c ModelConfig,
     /// Names of the tensors that the graph uses.
@@ -316,15 +315,17 @@ struct Loader<'a, 'c> {
 
 impl<'a> Loader<'a, '_> {
     fn layer(&mut self, index: usize) -> Result<Layer<FileForm<'a>>, LoadError> {
-        let ModelConfig { hidden, feed_forward, head_dim, norm_eps: eps, post_norm_eps, parts, .. } = *self.config;
+        let ModelConfig { hidden, head_dim, norm_eps: eps, post_norm_eps, parts, .. } = *self.config;
         let (query_dim, kv_dim) = (self.config.query_dim(), self.config.kv_dim());
         let name = |part: &str| format!("blk.{index}.{part}");
         let (qkv_biases, biases) = (parts.qkv_biases, parts.other_biases);
+        let config = self.config.layers[index];
         let attention = Attention {
             norm: self.norm(&name("attn_norm"), hidden, eps)?,
             query: self.linear(&name("attn_q"), [query_dim, hidden], qkv_biases)?,
             key: self.linear(&name("attn_k"), [kv_dim, hidden], qkv_biases)?,
             value: self.linear(&name("attn_v"), [kv_dim, hidden], qkv_biases)?,
+            rotation: config.rope.map(|rope| self.rotation(&rope)),
             query_norm: self.part(&name("attn_q_norm"), parts.qk_norms, |l, n| l.norm(n, head_dim, eps))?,
             key_norm: self.part(&name("attn_k_norm"), parts.qk_norms, |l, n| l.norm(n, head_dim, eps))?,
             gate: self
@@ -335,12 +336,31 @@ impl<'a> Loader<'a, '_> {
         };
         let feed_forward = FeedForward {
             norm: self.norm(&name("ffn_norm"), hidden, eps)?,
-            gate: self.linear(&name("ffn_gate"), [feed_forward, hidden], biases)?,
-            up: self.linear(&name("ffn_up"), [feed_forward, hidden], biases)?,
-            down: self.linear(&name("ffn_down"), [hidden, feed_forward], biases)?,
+            network: DenseNetwork::read(self, index, config.feed_forward, biases)?,
             post_norm: self.part(&name("post_ffw_norm"), parts.post_norms, |l, n| l.norm(n, hidden, post_norm_eps))?,
         };
-        Ok(Layer { config: self.config.layers[index], attention, feed_forward })
+        Ok(Layer { config, attention, feed_forward })
+    }
+
+    pub(crate) fn config(&self) -> &ModelConfig {
+        self.config
+    }
+
+    /// The table of angles that `rope` needs, by its number among [`ModelConfig::rotations`], and the pairing.
+    fn rotation(&self, rope: &RopeConfig) -> Rotation {
+        let tables = self.config.rotations();
+        let table =
+            tables.iter().position(|other| other.shares_angles(rope)).expect("a layer's rotation is among them");
+        Rotation { table, style: rope.style }
+    }
+
+    /// A table without positions for each of the model's rotations. The divisors of `rope_freqs.weight` hold for all.
+    fn angles(&mut self) -> Result<Vec<RopeTable>, LoadError> {
+        let rotations = self.config.rotations();
+        let Some(first) = rotations.first() else { return Ok(Vec::new()) };
+        let factors = self.optional_vector("rope_freqs.weight", first.rotated / 2)?;
+        let table = |rope: &RopeConfig| Ok(RopeTable::new(rope.base, rope.rotated, 0, factors.as_deref())?);
+        rotations.iter().map(table).collect()
     }
 
     fn embedding(&mut self) -> Result<RawMatrix<'a>, LoadError> {
@@ -366,7 +386,12 @@ impl<'a> Loader<'a, '_> {
     }
 
     /// The matrix `<name>.weight`, `[rows, cols]`, with its `.bias` and `.scale` as far as it has them.
-    fn linear(&mut self, name: &str, shape: [usize; 2], bias: Part) -> Result<Linear<FileForm<'a>>, LoadError> {
+    pub(crate) fn linear(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        bias: Part,
+    ) -> Result<Linear<FileForm<'a>>, LoadError> {
         let [rows, cols] = shape;
         let tensor = format!("{name}.weight");
         let weight = self.shaped(&tensor, rows, cols)?;

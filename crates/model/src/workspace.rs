@@ -71,7 +71,7 @@ impl WorkspaceShape {
             activations: [rows_max.max(HEAD_ROWS), config.widest_input()],
             query: [rows_max, config.query_dim()],
             key: [rows_max, config.kv_dim()],
-            feed_forward: [rows_max, config.feed_forward],
+            feed_forward: [rows_max, config.widest_feed_forward()],
             logits: [HEAD_ROWS.min(rows_max), config.vocab],
             is_gated,
         }

@@ -3,7 +3,7 @@
 use muser_kernels::formats::WeightType;
 use muser_kernels::rope::RopeStyle;
 use muser_kv::{CacheSpec, KvLayout, LayerSpec, PageLayout};
-use muser_model::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig, read_config};
+use muser_model::{Activation, DenseConfig, LayerConfig, LayerParts, ModelConfig, Part, RopeConfig, read_config};
 use muser_synthetic::small::{glimmer_30b, header};
 use muser_weights::gguf::HeaderOnly;
 
@@ -23,7 +23,7 @@ fn config() -> ModelConfig {
 fn multiplied(config: &ModelConfig) -> usize {
     let (hidden, query, kv) = (config.hidden, config.query_dim(), config.kv_dim());
     // Queries, gate and output are alike; so are keys and values; so are the three of the feed-forward network.
-    let layer = 3 * hidden * query + 2 * hidden * kv + 3 * hidden * config.feed_forward;
+    let layer = 3 * hidden * query + 2 * hidden * kv + 3 * hidden * config.widest_feed_forward();
     config.layers.len() * layer + config.vocab * hidden
 }
 
@@ -34,12 +34,13 @@ fn vectors(config: &ModelConfig) -> usize {
 
 #[test]
 fn the_header_gives_the_published_configuration() {
-    let local = LayerConfig { window: Some(2048), rope: true };
-    let global = LayerConfig { window: None, rope: false };
+    let rope = RopeConfig { base: 500_000.0, rotated: 128, style: RopeStyle::Norm };
+    let feed_forward = DenseConfig { width: 19_968, activation: Activation::Silu };
+    let local = LayerConfig { window: Some(2048), rope: Some(rope), feed_forward };
+    let global = LayerConfig { window: None, rope: None, feed_forward };
     let expected = ModelConfig {
         architecture: "muse-glimmer",
         hidden: 6656,
-        feed_forward: 19_968,
         vocab: 202_048,
         context: 131_072,
         query_heads: 32,
@@ -55,7 +56,6 @@ fn the_header_gives_the_published_configuration() {
         },
         norm_eps: 1e-5,
         post_norm_eps: 1e-8,
-        rope: RopeConfig { base: 500_000.0, rotated: 128, style: RopeStyle::Norm },
         embedding_norm: true,
         logit_scale: Some(0.196_116_13),
         logit_soft_cap: Some(20.0),

@@ -86,7 +86,8 @@ fn keys_that_may_be_missing_have_the_values_of_the_format() {
     let optional = ["rope.freq_base", "rope.dimension_count", "attention.head_count_kv", "vocab_size"];
     let keys = optional.map(|key| format!("llama.{key}"));
     let found = config(&llama(), &keys.each_ref().map(|key| (key.as_str(), None))).unwrap();
-    assert_eq!((found.rope.base, found.rope.rotated, found.kv_heads, found.vocab), (10_000.0, 32, 4, 300));
+    let rope = found.layers[0].rope.unwrap();
+    assert_eq!((rope.base, rope.rotated, found.kv_heads, found.vocab), (10_000.0, 32, 4, 300));
     let no_lengths = [("llama.attention.key_length", None), ("llama.attention.value_length", None)];
     let sixteen = ("llama.rope.dimension_count", Some(Value::U32(16)));
     assert_eq!(config(&llama(), &[no_lengths[0], no_lengths[1], sixteen]).unwrap().head_dim, 16);

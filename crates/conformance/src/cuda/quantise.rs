@@ -9,7 +9,6 @@ use muser_cuda::queue::{FINE, Failures};
 use muser_kernels::activations::{ActivationFormat, Activations as CpuActivations, FormatSet};
 use muser_kernels::attention::AttentionShape;
 use muser_kernels::cpu::{Cpu, CpuLimits, Kernels};
-use muser_kernels::rope::RopeTable;
 use muser_kernels::rows::{RowKernels, hadamard};
 
 use super::world::{CudaError, World};
@@ -37,8 +36,7 @@ impl Case {
     pub(super) fn new(rows: usize, cols: usize, seed: u64) -> Result<Self, CudaError> {
         let shape = AttentionShape::new(1, 1, 32)?;
         let threads = NonZeroUsize::new(8).expect("not zero");
-        let angles = RopeTable::new(1e4, 32, 0, None)?;
-        let limits = CpuLimits { cols_max: cols, attention: shape, angles, context: rows };
+        let limits = CpuLimits { cols_max: cols, attention: shape, angles: Vec::new(), context: rows };
         let mut cpu = Cpu::new(Kernels::detected(), threads, limits)?;
         let positions: Vec<u32> = (0..).take(rows).collect();
         cpu.begin_step(&positions);

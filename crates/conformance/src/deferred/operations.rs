@@ -9,7 +9,7 @@ use muser_kernels::cpu::{
     SequenceRows, WritablePage,
 };
 use muser_kernels::matrix::Matrix;
-use muser_kernels::rope::RopeStyle;
+use muser_kernels::rope::Rotation;
 use muser_model::{
     Addend, Device, DeviceDescription, DeviceError, DeviceProduct, KvLayer, Norm, Placement, SequenceInput,
 };
@@ -55,7 +55,7 @@ struct SharedPlacement {
     width: usize,
     head_dim: usize,
     norm: Option<SharedNorm>,
-    rope: Option<RopeStyle>,
+    rope: Option<Rotation>,
     transform: Option<f32>,
 }
 

@@ -99,7 +99,7 @@ impl CudaLimits {
 pub struct CudaDevice {
     queue: Queue,
     shape: AttentionShape,
-    rope: Rope,
+    rotations: Vec<Angles>,
     /// `[rows_max]`: absolute positions of the step's rows.
     positions: DeviceBuffer<u32>,
     /// `[rows_max]`: tokens, or rows selected for the head.
@@ -113,9 +113,9 @@ pub struct CudaDevice {
     step: StepState,
 }
 
-/// Rotary angles on the device, extended as positions come.
+/// Rotary angles of one rotation on the device, extended as positions come.
 #[derive(Debug)]
-struct Rope {
+struct Angles {
     table: RopeTable,
     context: usize,
     threads: NonZeroUsize,
@@ -133,11 +133,14 @@ impl CudaDevice {
         let shape = spec.attention_shape();
         let rows = limits.rows_max;
         let config = spec.config();
-        let angles = DeviceBuffer::new(&context, 0)?;
-        let rope = Rope { table: spec.angles(), context: config.context, threads: limits.host_threads, angles };
+        let rotations = spec.angles().into_iter().map(|table| {
+            let angles = DeviceBuffer::new(&context, 0)?;
+            Ok(Angles { table, context: config.context, threads: limits.host_threads, angles })
+        });
+        let rotations = rotations.collect::<Result<_, DriverError>>()?;
         Ok(Self {
             shape,
-            rope,
+            rotations,
             positions: DeviceBuffer::new(&context, rows)?,
             indices: DeviceBuffer::new(&context, rows)?,
             status: DeviceBuffer::new(&context, rows)?,
@@ -157,7 +160,7 @@ impl CudaDevice {
         self.queue.stream().upload(positions, &mut self.positions, 0)?;
         self.queue.fill(&mut self.status, FINE.to_ne_bytes()[0]);
         let needed = positions.iter().max().map_or(0, |last| *last as usize + 1);
-        self.rope.extend_to(needed, &mut self.queue)
+        self.rotations.iter_mut().try_for_each(|angles| angles.extend_to(needed, &mut self.queue))
     }
 
     /// Waits for the step's status.
@@ -174,7 +177,7 @@ impl CudaDevice {
     }
 }
 
-impl Rope {
+impl Angles {
     fn extend_to(&mut self, needed: usize, queue: &mut Queue) -> Result<(), DriverError> {
         if needed <= self.table.positions() {
             return Ok(());

@@ -2,11 +2,12 @@
 
 use muser_kernels::attention::AttentionShape;
 use muser_kernels::cpu::{HeadTransform, LogitsBend, RowStatus};
+use muser_kernels::rope::Rotation;
 use muser_model::{
     Addend, Device, DeviceDescription, DeviceError, DeviceProduct, Form, KvLayer, Norm, Placement, SequenceInput,
 };
 
-use super::{CudaDevice, Table, device_error};
+use super::{Angles, CudaDevice, Table, device_error};
 use crate::activations::{DeviceActivations, Forms};
 use crate::driver::{DeviceBuffer, DriverError, PinnedBuffer};
 use crate::matrix::DeviceMatrix;
@@ -118,13 +119,12 @@ impl Device for CudaDevice {
         placements: &[Placement<'_, DeviceBuffer<f32>>; 3],
         _batch: &mut [SequenceInput<'_>],
     ) {
-        let style = placements.iter().find_map(|placement| placement.rope);
-        let rows = HeadRows {
-            rows: self.rows,
-            head_dim: self.shape.head_dim(),
-            positions: &self.positions,
-            rope: style.map(|style| DeviceRope { angles: &self.rope.angles, pairs: self.rope.table.pairs(), style }),
-        };
+        let rotation = placements.iter().find_map(|placement| placement.rope);
+        let rope = rotation.map(|Rotation { table, style }| {
+            let Angles { table, angles, .. } = &self.rotations[table];
+            DeviceRope { angles, pairs: table.pairs(), style }
+        });
+        let rows = HeadRows { rows: self.rows, head_dim: self.shape.head_dim(), positions: &self.positions, rope };
         let mut vectors = heads.into_iter().zip(placements).map(|(x, placement)| HeadVectors {
             x,
             heads: placement.width / placement.head_dim,

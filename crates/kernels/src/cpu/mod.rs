@@ -30,8 +30,8 @@ pub struct CpuLimits {
     pub cols_max: usize,
     /// Heads of every layer.
     pub attention: AttentionShape,
-    /// Rotary angles of the model, of any number of positions: the device extends the table as positions come.
-    pub angles: RopeTable,
+    /// Rotary angles of the model's rotations, of any number of positions: the device extends the tables as positions come.
+    pub angles: Vec<RopeTable>,
     /// Positions of the longest sequence.
     pub context: usize,
 }
@@ -46,7 +46,7 @@ pub struct Cpu {
     kernels: Kernels,
     workers: Vec<Worker>,
     rows: StepRows,
-    angles: RopeTable,
+    angles: Vec<RopeTable>,
     context: usize,
 }
 

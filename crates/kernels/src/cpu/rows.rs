@@ -4,7 +4,7 @@
 use super::Cpu;
 use crate::activations::{Activations, FormatSet};
 use crate::embedding::EmbeddingTable;
-use crate::rope::RopeStyle;
+use crate::rope::Rotation;
 use crate::rows::{RowKernels, hadamard};
 
 /// A root-mean-square norm: its factors, one per element, and its epsilon.
@@ -35,7 +35,7 @@ pub struct HeadPlacement<'a> {
     /// Norm of each head vector.
     pub norm: Option<RowNorm<'a>>,
     /// Rotation by the row's position.
-    pub rope: Option<RopeStyle>,
+    pub rope: Option<Rotation>,
     /// Factor of the Hadamard transform.
     pub transform: Option<f32>,
 }
@@ -97,6 +97,9 @@ impl Cpu {
     }
 
     /// Turns rows of projections, `[rows, placement.width]`, into head vectors, in place (rules 5, 7 and 8b).
+    ///
+    /// # Panics
+    /// If the device has no table of the rotation's number.
     pub fn place_heads(&mut self, x: &mut [f32], placement: &HeadPlacement<'_>) {
         let HeadPlacement { width, head_dim, norm, rope, transform } = *placement;
         let Self { pool, kernels, workers, rows, angles, .. } = self;
@@ -106,8 +109,8 @@ impl Cpu {
                 if let Some(norm) = norm {
                     (kernels.rms_norm_in_place)(head, Some(norm.weight), norm.eps);
                 }
-                if let Some(style) = rope {
-                    (kernels.rope)(head, angles.row(positions[row] as usize), style);
+                if let Some(Rotation { table, style }) = rope {
+                    (kernels.rope)(head, angles[table].row(positions[row] as usize), style);
                 }
                 if let Some(factor) = transform {
                     hadamard(head, factor);

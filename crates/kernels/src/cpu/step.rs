@@ -57,10 +57,10 @@ impl Cpu {
         rows.site = 0;
         let needed = positions.iter().max().map_or(0, |last| *last as usize + 1);
         assert!(needed <= self.context, "position {needed} of a context of {}", self.context);
-        if needed > self.angles.positions() {
+        for table in self.angles.iter_mut().filter(|table| needed > table.positions()) {
             // Doubling, so that decode seldom waits for the table.
-            let positions = needed.max(2 * self.angles.positions()).min(self.context);
-            self.angles.extend_to(positions, self.pool.threads());
+            let positions = needed.max(2 * table.positions()).min(self.context);
+            table.extend_to(positions, self.pool.threads());
         }
     }
 

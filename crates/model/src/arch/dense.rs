@@ -5,6 +5,7 @@ use muser_kernels::rope::RopeStyle;
 
 use super::{CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX};
 use crate::config::{LayerConfig, LayerParts, ModelConfig, RopeConfig};
+use crate::feed_forward::{Activation, DenseConfig};
 
 /// Differences between plain decoders.
 pub(super) struct Dense {
@@ -31,21 +32,22 @@ impl Dense {
             (Some(base), _) | (None, Some(base)) => base,
             (None, None) => keys.positive("rope.freq_base")?,
         };
+        let rope = RopeConfig { base, rotated, style: self.rope_style };
+        let width = keys.required_uniform_count("feed_forward_length", layers)?;
+        let feed_forward = DenseConfig { width, activation: Activation::Silu };
         let norm_eps = keys.positive("attention.layer_norm_rms_epsilon")?;
         Ok(ModelConfig {
             architecture: self.architecture,
             hidden,
-            feed_forward: keys.required_uniform_count("feed_forward_length", layers)?,
             vocab: keys.vocab()?,
             context: keys.count("context_length", CONTEXT_MAX)?,
             query_heads: heads.query,
             kv_heads: heads.kv,
             head_dim: heads.dim,
-            layers: vec![LayerConfig { window: None, rope: true }; layers],
+            layers: vec![LayerConfig { window: None, rope: Some(rope), feed_forward }; layers],
             parts: self.parts,
             norm_eps,
             post_norm_eps: norm_eps,
-            rope: RopeConfig { base, rotated, style: self.rope_style },
             embedding_norm: false,
             logit_scale: None,
             logit_soft_cap: None,

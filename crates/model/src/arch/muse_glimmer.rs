@@ -4,6 +4,7 @@ use muser_kernels::rope::RopeStyle;
 
 use super::{Architecture, CONTEXT_MAX, COUNT_MAX, ConfigError, Keys, LAYERS_MAX, table};
 use crate::config::{LayerConfig, LayerParts, ModelConfig, Part, RopeConfig};
+use crate::feed_forward::{Activation, DenseConfig};
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "muse-glimmer", keys: [table::COMMON, table::MUSE_GLIMMER], read };
@@ -27,11 +28,14 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
     let window = keys.count("attention.sliding_window", CONTEXT_MAX)?;
     let window = u32::try_from(window).expect("CONTEXT_MAX fits a u32");
     // In this architecture exactly the windowed layers rotate; the graph keeps the two facts apart.
-    let layer = |local: bool| LayerConfig { window: local.then_some(window), rope: local };
+    let rope = RopeConfig { base, rotated, style: RopeStyle::Norm };
+    let width = keys.required_uniform_count("feed_forward_length", layers)?;
+    let feed_forward = DenseConfig { width, activation: Activation::Silu };
+    let layer =
+        |local: bool| LayerConfig { window: local.then_some(window), rope: local.then_some(rope), feed_forward };
     Ok(ModelConfig {
         architecture: ARCHITECTURE.name,
         hidden,
-        feed_forward: keys.required_uniform_count("feed_forward_length", layers)?,
         vocab: keys.vocab()?,
         context: keys.count("context_length", CONTEXT_MAX)?,
         query_heads: heads.query,
@@ -47,7 +51,6 @@ fn read(keys: &Keys<'_>) -> Result<ModelConfig, ConfigError> {
         },
         norm_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
         post_norm_eps: POST_NORM_EPS,
-        rope: RopeConfig { base, rotated, style: RopeStyle::Norm },
         embedding_norm: true,
         logit_scale: Some(keys.positive("logit_scale")?),
         logit_soft_cap: keys.optional_cap("final_logit_softcapping")?,

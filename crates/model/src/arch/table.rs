@@ -171,11 +171,13 @@ fn is_head_dim(_: &Keys<'_>, config: &ModelConfig, value: &Value<'_>) -> bool {
 }
 
 fn is_rotated(_: &Keys<'_>, config: &ModelConfig, value: &Value<'_>) -> bool {
-    number(value) == Some(config.rope.rotated as f64)
+    let mut rotations = config.layers.iter().filter_map(|layer| layer.rope);
+    rotations.all(|rope| number(value) == Some(rope.rotated as f64))
 }
 
 fn is_rope_base(_: &Keys<'_>, config: &ModelConfig, value: &Value<'_>) -> bool {
-    number(value) == Some(config.rope.base.into())
+    let mut rotations = config.layers.iter().filter_map(|layer| layer.rope);
+    rotations.all(|rope| number(value) == Some(rope.base.into()))
 }
 
 #[cfg(test)]
