@@ -1,27 +1,13 @@
 //! Byte layout of a page.
 //!
-//! The byte table of [`PageLayout`] is the canonical form: the one that is digested, stored and shipped. A device may
+//! The byte table of [`KvLayout`] is the canonical form: the one that is digested, stored and shipped. A device may
 //! keep pages in another form, but must be able to produce this one.
 
-use std::fmt;
 use std::ops::Range;
 
-pub use muser_kernels::attention::{KvLayout, PAGE_ROWS};
+pub use muser_kernels::attention::{KvLayout, PAGE_ROWS, PageField};
 
-/// The shape of one layer's pages: KV heads, head length and storage format.
-///
-/// A page is its KV heads in order. Each head, with `d = head_dim`, is, little-endian:
-///
-/// | layout | byte        | field    | type and shape   |
-/// |--------|-------------|----------|------------------|
-/// | `Q8`   | 0           | K        | `i8[64][d]`      |
-/// |        | 64 d        | V        | `i8[64][d]`      |
-/// |        | 128 d       | K scales | `f32[64]`        |
-/// |        | 128 d + 256 | V scales | `f32[64]`        |
-/// | `F16`  | 0           | K        | `f16[64][d]`     |
-/// |        | 128 d       | V        | `f16[64][d]`     |
-///
-/// Rows that hold no position yet are zero in every field.
+/// The shape of one layer's pages: KV heads, head length and storage format. Bytes lie as the table of [`KvLayout`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageLayout {
     layout: KvLayout,
@@ -40,19 +26,6 @@ pub struct PagePlace {
     pub row: usize,
     /// The element of the head's vector; 0 for a scale, of which a row has one.
     pub element: usize,
-}
-
-/// The fields of one head in a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageField {
-    /// Key vectors.
-    Keys,
-    /// Value vectors.
-    Values,
-    /// Scales of key vectors, in `Q8`.
-    KeyScales,
-    /// Scales of value vectors, in `Q8`.
-    ValueScales,
 }
 
 /// Error of a page shape, or of a page's bytes or rows.
@@ -145,23 +118,17 @@ impl PageLayout {
 
     /// Bytes of one position of one layer: K and V of all heads, scales included.
     pub fn row_bytes(&self) -> usize {
-        self.kv_heads * (2 * self.vector_bytes() + 2 * self.scale_bytes())
+        self.kv_heads * self.layout.row_bytes(self.head_dim)
     }
 
     /// Bytes of one head vector without its scale.
     pub fn vector_bytes(&self) -> usize {
-        match self.layout {
-            KvLayout::Q8 => self.head_dim,
-            KvLayout::F16 => 2 * self.head_dim,
-        }
+        self.layout.vector_bytes(self.head_dim)
     }
 
     /// Bytes of one head vector's scale: 4 for `Q8`, none for `F16`.
     pub fn scale_bytes(&self) -> usize {
-        match self.layout {
-            KvLayout::Q8 => 4,
-            KvLayout::F16 => 0,
-        }
+        self.layout.scale_bytes()
     }
 
     /// Byte range, in a page, of the K vectors of `rows` of `head`.
@@ -202,18 +169,13 @@ impl PageLayout {
     /// If `byte` lies outside the page.
     pub fn place_of(&self, byte: usize) -> PagePlace {
         assert!(byte < self.page_bytes(), "byte {byte} of {}", self.page_bytes());
-        let (vector, scale) = (self.vector_bytes(), self.scale_bytes());
         let head_bytes = self.page_bytes() / self.kv_heads;
         let (head, within) = (byte / head_bytes, byte % head_bytes);
-        let vectors = 2 * PAGE_ROWS * vector;
-        let (field, row, byte_of_row) = if within < vectors {
-            let field = if within < vectors / 2 { PageField::Keys } else { PageField::Values };
-            (field, within % (vectors / 2) / vector, within % vector)
-        } else {
-            let (within, scales) = (within - vectors, PAGE_ROWS * scale);
-            let field = if within < scales { PageField::KeyScales } else { PageField::ValueScales };
-            (field, within % scales / scale, within % scale)
-        };
+        let fields = PageField::ALL.map(|field| (field, self.layout.field(self.head_dim, field)));
+        let (field, range) =
+            fields.into_iter().find(|(_, range)| range.contains(&within)).expect("fields fill the part");
+        let (within, stride) = (within - range.start, range.len() / PAGE_ROWS);
+        let (row, byte_of_row) = (within / stride, within % stride);
         let element = match (field, self.layout) {
             (PageField::KeyScales | PageField::ValueScales, _) => 0,
             (_, KvLayout::Q8) => byte_of_row,
@@ -315,31 +277,10 @@ impl PageLayout {
     fn field_rows(&self, head: usize, field: PageField, rows: Range<usize>) -> Range<usize> {
         assert!(head < self.kv_heads, "head {head} of {}", self.kv_heads);
         assert!(rows.start <= rows.end && rows.end <= PAGE_ROWS, "rows {rows:?} of {PAGE_ROWS}");
-        let (vector, scale) = (self.vector_bytes(), self.scale_bytes());
-        let (before, stride) = match field {
-            PageField::Keys => (0, vector),
-            PageField::Values => (vector, vector),
-            PageField::KeyScales => (2 * vector, scale),
-            PageField::ValueScales => (2 * vector + scale, scale),
-        };
-        let start = PAGE_ROWS * (head * (2 * vector + 2 * scale) + before);
+        let part = self.layout.field(self.head_dim, field);
+        let stride = part.len() / PAGE_ROWS;
+        let start = head * PAGE_ROWS * self.layout.row_bytes(self.head_dim) + part.start;
         start + rows.start * stride..start + rows.end * stride
-    }
-}
-
-impl PageField {
-    /// In the order of the byte table.
-    const ALL: [Self; 4] = [Self::Keys, Self::Values, Self::KeyScales, Self::ValueScales];
-}
-
-impl fmt::Display for PageField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Keys => "keys",
-            Self::Values => "values",
-            Self::KeyScales => "key scales",
-            Self::ValueScales => "value scales",
-        })
     }
 }
 

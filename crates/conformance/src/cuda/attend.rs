@@ -7,7 +7,9 @@ use muser_cuda::attention::{StandaloneSpec, StandaloneStep};
 use muser_cuda::queue::heads::{DeviceRope, HeadRows, HeadVectors, RowBytes};
 use muser_cuda::queue::quantise::DeviceNorm;
 use muser_cuda::queue::{FINE, Failures};
-use muser_kernels::attention::{AttentionJob, AttentionScratch as CpuScratch, AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::attention::{
+    AttentionJob, AttentionScratch as CpuScratch, AttentionShape, KvLayout, PAGE_ROWS, PageField,
+};
 use muser_kernels::cpu::Kernels;
 use muser_kernels::rope::{RopeStyle, RopeTable};
 use muser_kernels::rows::inverse_block;
@@ -270,11 +272,15 @@ impl Case {
                 let head = rng.usize(..self.form.shape.kv_heads()) * head_bytes;
                 let (row, side) = (damaged % PAGE_ROWS, rng.usize(..2));
                 if self.form.layout == KvLayout::Q8 {
-                    let at = head + 2 * PAGE_ROWS * head_dim + (side * PAGE_ROWS + row) * 4;
+                    let field = [PageField::KeyScales, PageField::ValueScales][side];
+                    let at = head + KvLayout::Q8.field(head_dim, field).start + row * 4;
                     let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1e-3, -0.0, 3e38, 1e33];
                     page[at..at + 4].copy_from_slice(&values[rng.usize(..values.len())].to_le_bytes());
                 } else {
-                    let at = head + 2 * ((side * PAGE_ROWS + row) * head_dim + rng.usize(..head_dim));
+                    let field = [PageField::Keys, PageField::Values][side];
+                    let at = head
+                        + KvLayout::F16.field(head_dim, field).start
+                        + 2 * (row * head_dim + rng.usize(..head_dim));
                     let bits: u16 = [0x7e00, 0x7c00, 0xfc00][rng.usize(..3)];
                     page[at..at + 2].copy_from_slice(&bits.to_le_bytes());
                 }

@@ -1,7 +1,7 @@
 //! Storing keys and values, and attending over them.
 
 use muser_kernels::attention::{
-    AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
+    AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS, PageField,
 };
 use muser_kernels::cpu::Kernels;
 
@@ -61,7 +61,7 @@ impl Case {
         if layout == KvLayout::Q8 {
             // A scale that is not finite in the last row of the first head: every implementation must refuse the job.
             let row = (self.position + self.rows - 1) % PAGE_ROWS;
-            let at = 2 * PAGE_ROWS * shape.head_dim() + (PAGE_ROWS + row) * 4;
+            let at = KvLayout::Q8.field(shape.head_dim(), PageField::ValueScales).start + row * 4;
             if let Some(page) = sequence.pages.last_mut() {
                 page[at..at + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
             }

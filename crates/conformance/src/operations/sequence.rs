@@ -1,6 +1,6 @@
 //! Random keys and values of one sequence and layer, as floats and as pages.
 
-use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS};
+use muser_kernels::attention::{AttentionShape, KvLayout, PAGE_ROWS, PageField};
 use muser_kernels::cpu::Kernels;
 
 /// Shape of the pages of a case.
@@ -97,13 +97,13 @@ impl Sequence {
     /// The canonical bytes of the row at `position`: those of a page with one row.
     pub fn row_bytes(&self, layout: KvLayout, shape: &AttentionShape, position: usize) -> Vec<u8> {
         let (page, row) = (&self.pages[position / PAGE_ROWS], position % PAGE_ROWS);
-        let element = if layout == KvLayout::Q8 { 1 } else { 2 };
-        let vector = shape.head_dim() * element;
         let mut bytes = Vec::new();
         for head in page.chunks_exact(page.len() / shape.kv_heads()) {
-            let (vectors, scales) = head.split_at(2 * PAGE_ROWS * vector);
-            vectors.chunks_exact(PAGE_ROWS * vector).for_each(|side| bytes.extend(&side[row * vector..][..vector]));
-            scales.chunks_exact(PAGE_ROWS * 4).for_each(|side| bytes.extend(&side[row * 4..][..4]));
+            for field in PageField::ALL {
+                let rows = &head[layout.field(shape.head_dim(), field)];
+                let stride = rows.len() / PAGE_ROWS;
+                bytes.extend(&rows[row * stride..][..stride]);
+            }
         }
         bytes
     }
@@ -112,14 +112,11 @@ impl Sequence {
     pub fn rows_of_page(&self, form: PageForm, page: usize, rows: usize, filler: u8) -> Vec<u8> {
         let mut bytes = self.pages[page].clone();
         let (head_dim, head_bytes) = (form.shape.head_dim(), bytes.len() / form.shape.kv_heads());
-        let element = if form.layout == KvLayout::Q8 { 1 } else { 2 };
         for head in bytes.chunks_exact_mut(head_bytes) {
-            let (vectors, scales) = head.split_at_mut(2 * PAGE_ROWS * head_dim * element);
-            for side in vectors.chunks_exact_mut(PAGE_ROWS * head_dim * element) {
-                side[rows * head_dim * element..].fill(filler);
-            }
-            for side in scales.chunks_exact_mut(PAGE_ROWS * 4) {
-                side[rows * 4..].fill(filler);
+            for field in PageField::ALL {
+                let all = &mut head[form.layout.field(head_dim, field)];
+                let stride = all.len() / PAGE_ROWS;
+                all[rows * stride..].fill(filler);
             }
         }
         bytes

@@ -10,7 +10,7 @@ pub(crate) mod scratch;
 mod shape;
 pub(crate) mod store;
 
-pub use page::KvLayout;
+pub use page::{KvLayout, PageField};
 pub use scratch::AttentionScratch;
 pub use shape::{AttentionError, AttentionShape};
 

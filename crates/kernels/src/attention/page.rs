@@ -1,18 +1,23 @@
 //! Byte layout of a page, and the range of its rows that a query sees.
-//!
-//! | part, for each key-value head in order | q8                     | f16                    |
-//! |----------------------------------------|------------------------|------------------------|
-//! | keys                                   | i8 `[64][head_dim]`    | f16 `[64][head_dim]`   |
-//! | values                                 | i8 `[64][head_dim]`    | f16 `[64][head_dim]`   |
-//! | key scales                             | f32 `[64]`             |                        |
-//! | value scales                           | f32 `[64]`             |                        |
-//!
-//! Little-endian, elements in the file's order; rows not yet written are zero in a page that leaves the process.
 
 use super::{AttentionShape, PAGE_ROWS};
+use std::fmt;
 use std::ops::Range;
 
 /// Storage of keys and values in a page.
+///
+/// A page is its key-value heads in order. Each head, with `d` elements per vector, is, little-endian:
+///
+/// | layout | byte        | field        | type and shape |
+/// |--------|-------------|--------------|----------------|
+/// | `Q8`   | 0           | keys         | `i8[64][d]`    |
+/// |        | 64 d        | values       | `i8[64][d]`    |
+/// |        | 128 d       | key scales   | `f32[64]`      |
+/// |        | 128 d + 256 | value scales | `f32[64]`      |
+/// | `F16`  | 0           | keys         | `f16[64][d]`   |
+/// |        | 128 d       | values       | `f16[64][d]`   |
+///
+/// Elements are in the file's order. Rows that hold no position yet are zero in every field of a page that leaves the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvLayout {
     /// 8-bit codes and one f32 scale per head vector.
@@ -21,26 +26,70 @@ pub enum KvLayout {
     F16,
 }
 
+/// Fields of one key-value head in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageField {
+    /// Key vectors.
+    Keys,
+    /// Value vectors.
+    Values,
+    /// Scales of key vectors, in `Q8`.
+    KeyScales,
+    /// Scales of value vectors, in `Q8`.
+    ValueScales,
+}
+
+impl PageField {
+    /// In the order of the byte table.
+    pub const ALL: [Self; 4] = [Self::Keys, Self::Values, Self::KeyScales, Self::ValueScales];
+}
+
+impl fmt::Display for PageField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Keys => "keys",
+            Self::Values => "values",
+            Self::KeyScales => "key scales",
+            Self::ValueScales => "value scales",
+        })
+    }
+}
+
 impl KvLayout {
     /// Bytes of a page of one layer, all its key-value heads.
     pub fn page_bytes(self, shape: &AttentionShape) -> usize {
-        shape.kv_heads() * self.head_bytes(shape)
+        shape.kv_heads() * PAGE_ROWS * self.row_bytes(shape.head_dim())
     }
 
-    /// Bytes of one stored element.
-    pub(crate) fn element_bytes(self) -> usize {
+    /// Bytes of one position of one key-value head: key and value, scales included.
+    pub fn row_bytes(self, head_dim: usize) -> usize {
+        2 * (self.vector_bytes(head_dim) + self.scale_bytes())
+    }
+
+    /// Bytes of one vector without its scale.
+    pub fn vector_bytes(self, head_dim: usize) -> usize {
         match self {
-            Self::Q8 => 1,
-            Self::F16 => 2,
+            Self::Q8 => head_dim,
+            Self::F16 => 2 * head_dim,
         }
     }
 
-    /// Bytes of one key-value head's part of a page.
-    pub(crate) fn head_bytes(self, shape: &AttentionShape) -> usize {
-        let elements = 2 * PAGE_ROWS * shape.head_dim() * self.element_bytes();
+    /// Bytes of one vector's scale: 4 for `Q8`, none for `F16`.
+    pub fn scale_bytes(self) -> usize {
         match self {
-            Self::Q8 => elements + 2 * PAGE_ROWS * size_of::<f32>(),
-            Self::F16 => elements,
+            Self::Q8 => size_of::<f32>(),
+            Self::F16 => 0,
+        }
+    }
+
+    /// Byte range of `field` in one head's part of a page; empty for the scales of `F16`.
+    pub fn field(self, head_dim: usize, field: PageField) -> Range<usize> {
+        let (vectors, scales) = (PAGE_ROWS * self.vector_bytes(head_dim), PAGE_ROWS * self.scale_bytes());
+        match field {
+            PageField::Keys => 0..vectors,
+            PageField::Values => vectors..2 * vectors,
+            PageField::KeyScales => 2 * vectors..2 * vectors + scales,
+            PageField::ValueScales => 2 * vectors + scales..2 * (vectors + scales),
         }
     }
 }
@@ -59,9 +108,8 @@ pub(crate) struct Q8Head<'a> {
 impl<'a> Q8Head<'a> {
     /// Splits the bytes of one head's part.
     pub fn new(bytes: &'a [u8], head_dim: usize) -> Self {
-        let (keys, rest) = bytes.split_at(PAGE_ROWS * head_dim);
-        let (values, scales) = rest.split_at(PAGE_ROWS * head_dim);
-        let (key_scales, value_scales) = scales.split_at(PAGE_ROWS * size_of::<f32>());
+        let [keys, values, key_scales, value_scales] =
+            PageField::ALL.map(|field| &bytes[KvLayout::Q8.field(head_dim, field)]);
         Self { keys, values, key_scales, value_scales }
     }
 
@@ -79,7 +127,7 @@ impl<'a> Q8Head<'a> {
 /// The part of a page that belongs to one key-value head.
 pub(crate) fn head_part(page: &[u8], layout: KvLayout, shape: &AttentionShape, kv_head: usize) -> Range<usize> {
     debug_assert_eq!(page.len(), layout.page_bytes(shape));
-    let bytes = layout.head_bytes(shape);
+    let bytes = PAGE_ROWS * layout.row_bytes(shape.head_dim());
     kv_head * bytes..(kv_head + 1) * bytes
 }
 

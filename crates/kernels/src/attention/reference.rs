@@ -4,7 +4,7 @@ use super::page::{Q8Head, head_part, visible_pages, visible_rows};
 use super::shape::HEAD_DIM_MAX;
 use super::store::{self, KV_CODE_MAX, MAGNITUDE_MIN, QUERY_CODE_MAX, Row, StoreVector};
 use super::{
-    AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS,
+    AttentionError, AttentionJob, AttentionKernels, AttentionScratch, AttentionShape, KvLayout, PAGE_ROWS, PageField,
     SEGMENT_PAGES,
 };
 use crate::exp2::{ROUND_TO_INTEGER, pow2, softmax_weight};
@@ -204,7 +204,7 @@ fn tile_q8(codes: &[i32], scale: f32, head: &Q8Head<'_>, visible: Range<usize>) 
 
 fn tile_f16(query: &[f32], scale: f32, part: &[u8], visible: Range<usize>) -> Tile {
     let head_dim = query.len();
-    let (keys, values) = part.split_at(2 * PAGE_ROWS * head_dim);
+    let [keys, values] = [PageField::Keys, PageField::Values].map(|field| &part[KvLayout::F16.field(head_dim, field)]);
     let half = |bytes: &[u8], row: usize, d: usize| {
         let at = 2 * (row * head_dim + d);
         f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()

@@ -2,7 +2,7 @@
 
 use super::page::head_part;
 use super::shape::check_length;
-use super::{AttentionError, AttentionShape, KvLayout, PAGE_ROWS};
+use super::{AttentionError, AttentionShape, KvLayout, PAGE_ROWS, PageField};
 
 /// Largest code of a stored key or value.
 pub(crate) const KV_CODE_MAX: f32 = 127.0;
@@ -46,17 +46,17 @@ pub(crate) fn store_row(
     if row >= PAGE_ROWS {
         return Err(AttentionError::OutOfRange { what: "page row", index: row, count: PAGE_ROWS });
     }
-    let bytes = layout.element_bytes() * head_dim;
+    let bytes = layout.vector_bytes(head_dim);
+    let [keys, values, key_scales, value_scales] = PageField::ALL.map(|field| layout.field(head_dim, field).start);
     for head in 0..shape.kv_heads() {
         let part = head_part(page, layout, shape, head);
-        let (keys, rest) = page[part].split_at_mut(bytes * PAGE_ROWS);
-        let (values, scales) = rest.split_at_mut(bytes * PAGE_ROWS);
+        let (vectors, scales) = page[part].split_at_mut(key_scales);
         let elements = head * head_dim..(head + 1) * head_dim;
-        let sides = [("key", &k[elements.clone()], keys), ("value", &v[elements], values)];
-        for (side, (what, x, rows)) in sides.into_iter().enumerate() {
-            let stored = &mut rows[row * bytes..][..bytes];
+        let sides = [("key", &k[elements.clone()], keys, key_scales), ("value", &v[elements], values, value_scales)];
+        for (what, x, vectors_at, scales_at) in sides {
+            let stored = &mut vectors[vectors_at + row * bytes..][..bytes];
             let finite = match layout {
-                KvLayout::Q8 => (vector.codes)(x, stored, &mut scales[(side * PAGE_ROWS + row) * 4..][..4]),
+                KvLayout::Q8 => (vector.codes)(x, stored, &mut scales[scales_at - key_scales + row * 4..][..4]),
                 KvLayout::F16 => (vector.halves)(x, stored),
             };
             if !finite {

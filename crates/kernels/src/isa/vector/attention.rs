@@ -7,7 +7,7 @@ use crate::attention::page::{self, Q8Head, visible_pages, visible_rows};
 use crate::attention::reference::{EXPONENT_MIN, binary_exponent};
 use crate::attention::scratch::{Active, AttentionScratch, Line, QueryState, Sum};
 use crate::attention::store::StoreVector;
-use crate::attention::{AttentionError, AttentionJob, KvLayout, PAGE_ROWS, SEGMENT_PAGES};
+use crate::attention::{AttentionError, AttentionJob, KvLayout, PAGE_ROWS, PageField, SEGMENT_PAGES};
 use std::ops::Range;
 
 /// Attention stages of one instruction set.
@@ -174,7 +174,8 @@ fn visit_page(
             (stages.q8_tile)(&Q8Tile { head, head_dim, key_scales, value_scales, next }, scratch);
         }
         KvLayout::F16 => {
-            let (keys, values) = part.split_at(part.len() / 2);
+            let [keys, values] =
+                [PageField::Keys, PageField::Values].map(|field| &part[KvLayout::F16.field(head_dim, field)]);
             (stages.f16_tile)(&F16Tile { keys, values, head_dim, queries: job.queries, next }, scratch);
         }
     }
