@@ -249,3 +249,25 @@ fn a_method_that_a_client_made_up_is_not_told() {
     }
     assert_eq!(heard.iter().take(3).collect::<Vec<_>>(), ["other", "other", "GET"]);
 }
+
+#[test]
+fn a_log_record_holds_no_word_of_prompt_answer_path_or_key() {
+    let (told, heard) = std::sync::mpsc::channel();
+    let mut setup = setup(Access { keys: keys(), ..Access::default() });
+    setup.server.log = Log(Some(Arc::new(move |record: &RequestRecord| told.send(format!("{record:?}")).unwrap())));
+    let world = World::start(setup);
+    let body = json!({"prompt": "A confidential question", "n_predict": 4}).to_string();
+    let headers = [("X-Api-Key", USE), ("Content-Type", "application/json")];
+    let mut answers = Vec::new();
+    for path in ["/completion?hidden=1", "/hidden/path"] {
+        let answer = Pending::read_head(send(world.address, "POST", path, &headers, body.as_bytes())).finish();
+        answers.push(answer);
+    }
+    let text = answers[0].ok()["content"].as_str().unwrap().trim().to_owned();
+    assert!(answers[1].status == 404 && text.len() > 2, "{text:?}");
+    for record in heard.iter().take(2) {
+        for word in ["confidential", text.as_str(), "hidden", USE] {
+            assert!(!record.contains(word), "{word} in {record}");
+        }
+    }
+}
