@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::record::RequestMetrics;
-use crate::remote::{Begun, BringingListener, LocalWatch, Source};
+use crate::remote::{Begun, LocalWatch, ProgressListener, Source};
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 use muser_host::{Answer, News, What};
@@ -50,13 +50,13 @@ pub struct Generation {
     watch: Option<LocalWatch>,
 }
 
-/// Event of one answer.
+/// Event of one answer as a route renders it: tokens as text, times as durations.
 #[derive(Clone, Debug)]
-pub enum Happening {
+pub enum StreamEvent {
     /// More of the prompt has its keys and values.
     Progress(Progress),
     /// More of the text is final.
-    Piece(Piece),
+    Text(Piece),
     /// The answer is complete.
     Ended(Ending),
 }
@@ -68,9 +68,10 @@ pub struct Progress {
     pub total: usize,
     /// Of these, tokens whose keys and values were cached.
     pub reused: usize,
-    /// Tokens that have their keys and values, the reused ones included.
+    /// Tokens that have their keys and values, here or at the producer, the reused ones included.
     pub computed: usize,
-    /// Time since the request left the queue, plus the time of a producer's handoff before that.
+    /// Time since the request left the queue, plus the time of a producer's handoff before that; before the answer begins
+    /// here, time since the producer was asked.
     pub elapsed: Duration,
 }
 
@@ -123,7 +124,7 @@ impl Generation {
     pub async fn start(
         service: &Arc<Service>,
         plan: Plan,
-        listener: &mut BringingListener<'_>,
+        listener: &mut ProgressListener<'_>,
     ) -> Result<Self, ApiError> {
         let text = AnswerText::new(plan.stops.clone()).map_err(|error| ApiError::invalid(error.to_string()))?;
         let request = Request {
@@ -156,22 +157,22 @@ impl Generation {
     ///
     /// # Errors
     /// If the computation failed. Nothing comes after it.
-    pub async fn next(&mut self) -> Result<Option<Happening>, ApiError> {
+    pub async fn next(&mut self) -> Result<Option<StreamEvent>, ApiError> {
         while let Some(answer) = &mut self.answer {
             let Some(news) = answer.next().await else {
                 self.answer = None;
                 return Err(ApiError::new(ErrorKind::Server, "the engine has stopped"));
             };
-            if let Some(happening) = self.take(news)? {
-                return Ok(Some(happening));
+            if let Some(event) = self.take(news)? {
+                return Ok(Some(event));
             }
         }
         Ok(None)
     }
 
-    fn take(&mut self, News { at, what }: News) -> Result<Option<Happening>, ApiError> {
+    fn take(&mut self, News { at, what }: News) -> Result<Option<StreamEvent>, ApiError> {
         self.clock.last = Some(at);
-        let happening = match what {
+        let event = match what {
             What::Started { reused, slot } => {
                 if let Some(watch) = &mut self.watch {
                     watch.started(at, reused, slot, &self.service.host.status());
@@ -183,11 +184,11 @@ impl Generation {
                 // What was brought was not there before.
                 let reused = reused.saturating_sub(self.source.brought_tokens());
                 (self.clock.started, self.slot, self.usage.reused) = (Some(at), Some(slot), reused);
-                Happening::Progress(self.progress(there, at))
+                StreamEvent::Progress(self.progress(there, at))
             }
             // Recomputed after a preemption: the client was told of the whole prompt before.
             What::Progress { .. } if self.usage.generated > 0 => return Ok(None),
-            What::Progress { computed, .. } => Happening::Progress(self.progress(computed, at)),
+            What::Progress { computed, .. } => StreamEvent::Progress(self.progress(computed, at)),
             What::Token(token) => {
                 self.clock.first_token.get_or_insert(at);
                 if let Some(watch) = self.watch.take() {
@@ -201,10 +202,10 @@ impl Generation {
                 match self.text.push(self.service.tokenizer(), token) {
                     (rest, Some(index)) => {
                         self.answer = None;
-                        Happening::Ended(Ending { rest, stop: Stop::Word(self.plan.stops[index].clone()) })
+                        StreamEvent::Ended(Ending { rest, stop: Stop::Word(self.plan.stops[index].clone()) })
                     }
                     (piece, None) if piece.is_empty() => return Ok(None),
-                    (piece, None) => Happening::Piece(piece),
+                    (piece, None) => StreamEvent::Text(piece),
                 }
             }
             What::Finished(outcome) => {
@@ -215,14 +216,14 @@ impl Generation {
                     Finish::ContextFull => Stop::ContextFull,
                     Finish::Stopped => return Err(ApiError::new(ErrorKind::Unavailable, "the server stops")),
                 };
-                Happening::Ended(Ending { rest: self.text.finish(), stop })
+                StreamEvent::Ended(Ending { rest: self.text.finish(), stop })
             }
             What::Failed(reason) => {
                 self.answer = None;
                 return Err(ApiError::new(ErrorKind::Server, reason));
             }
         };
-        Ok(Some(happening))
+        Ok(Some(event))
     }
 
     fn progress(&self, computed: usize, at: Instant) -> Progress {

@@ -11,13 +11,12 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::access::Client;
 use crate::error::ApiError;
 use crate::fields::{Fields, FromField};
-use crate::generation::{Generation, Plan};
+use crate::generation::{Generation, Plan, Progress};
 use crate::limits::{
     ANSWER_BYTES_MAX, Bounds, PROMPT_TOKEN_BYTES, STOP_BYTES_MAX, STOPS_MAX, STREAMED_PROBABILITY_BYTES,
     WHOLE_PROBABILITY_BYTES,
 };
 use crate::memory::Charge;
-use crate::remote::Bringing;
 use crate::sampling::take_sampling;
 use crate::service::Service;
 use crate::stream::Starting;
@@ -124,16 +123,16 @@ impl Options {
         logprobs: Option<LogprobsWanted>,
         charge: Charge,
     ) -> Starting {
-        let (sender, heard) = unbounded_channel();
+        let (sender, progress) = unbounded_channel();
         let (options, service) = (self.clone(), Arc::clone(service));
         let started = async move {
             // The receiver awaits this future, too.
-            let mut listener = |index, bringing| {
-                let _ = sender.send((index, bringing));
+            let mut listener = |index, progress| {
+                let _ = sender.send((index, progress));
             };
             options.start_telling((&service, client), prompts, logprobs, &mut listener).await
         };
-        Starting { started: Box::pin(started), heard, charge }
+        Starting { started: Box::pin(started), progress, charge }
     }
 
     async fn start_telling(
@@ -141,7 +140,7 @@ impl Options {
         (service, client): (&Arc<Service>, Client),
         prompts: Vec<Vec<u32>>,
         logprobs: Option<LogprobsWanted>,
-        listener: &mut (dyn FnMut(usize, Bringing) + Send),
+        listener: &mut (dyn FnMut(usize, Progress) + Send),
     ) -> Result<Vec<Generation>, ApiError> {
         let most = service.settings.answers_max;
         if prompts.len().saturating_mul(self.answers) > most {
@@ -166,8 +165,8 @@ impl Options {
                     metrics: Arc::clone(&client.metrics),
                 };
                 let index = generations.len();
-                let mut heard = |bringing| listener(index, bringing);
-                generations.push(Generation::start(service, plan, &mut heard).await?);
+                let mut progress = |progress| listener(index, progress);
+                generations.push(Generation::start(service, plan, &mut progress).await?);
             }
         }
         Ok(generations)

@@ -8,7 +8,7 @@ use muser_engine::engine::Request;
 use muser_host::EngineHost;
 
 use crate::error::ApiError;
-use crate::remote::{Begun, BringingListener, RemoteCounts, Source};
+use crate::remote::{Begun, ProgressListener, RemoteCounts, Source};
 
 /// Source of a prompt's keys and values.
 pub trait PageSource: fmt::Debug + Send + Sync {
@@ -20,7 +20,7 @@ pub trait PageSource: fmt::Debug + Send + Sync {
         &'a self,
         host: &'a EngineHost,
         request: Request,
-        listener: &'a mut BringingListener<'a>,
+        listener: &'a mut ProgressListener<'a>,
     ) -> BeginFuture<'a>;
 
     /// Sums for the metrics, if pages come from other machines.
@@ -35,7 +35,7 @@ pub type BeginFuture<'a> = Pin<Box<dyn Future<Output = Result<Begun, ApiError>> 
 pub struct KeptPages;
 
 impl PageSource for KeptPages {
-    fn begin<'a>(&'a self, host: &'a EngineHost, request: Request, _: &'a mut BringingListener<'a>) -> BeginFuture<'a> {
+    fn begin<'a>(&'a self, host: &'a EngineHost, request: Request, _: &'a mut ProgressListener<'a>) -> BeginFuture<'a> {
         Box::pin(
             async move { Ok(Begun { answer: host.submit(request).await?, source: Source::default(), watch: None }) },
         )

@@ -16,7 +16,7 @@ mod source;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use muser_cluster::handoff::Remote;
 use muser_engine::engine::{Installed, NotInstallable, Request};
@@ -25,6 +25,7 @@ use muser_kv::PAGE_ROWS;
 use muser_placement::{Place, Policy, Verdict};
 
 use crate::error::{ApiError, ErrorKind};
+use crate::generation::Progress;
 use crate::pages::{BeginFuture, PageSource};
 
 pub use audit::{AuditSettings, Auditor};
@@ -82,21 +83,8 @@ pub struct RemotePrefill {
     counts: Mutex<RemoteCounts>,
 }
 
-/// Prefill progress of a producer, before the request has begun here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bringing {
-    /// Tokens of the prompt.
-    pub total: usize,
-    /// Of these, tokens whose pages were cached here.
-    pub held: usize,
-    /// Tokens that the producer has computed or that were cached here.
-    pub computed: usize,
-    /// Time since the producer was asked.
-    pub elapsed: Duration,
-}
-
-/// Receives the progress of a producer.
-pub type BringingListener<'a> = dyn FnMut(Bringing) + Send + 'a;
+/// Callback for the prefill progress of a producer, before the answer begins here.
+pub type ProgressListener<'a> = dyn FnMut(Progress) + Send + 'a;
 
 /// A request's search for a producer.
 struct Search<'a> {
@@ -154,7 +142,7 @@ impl RemotePrefill {
         &self,
         host: &EngineHost,
         request: Request,
-        listener: &mut BringingListener<'_>,
+        listener: &mut ProgressListener<'_>,
     ) -> Result<Begun, ApiError> {
         let mut search = Search { left: self.not_excluded(host).await, has_failed: false, source: Source::default() };
         if request.prompt.len() < self.settings.tokens_min {
@@ -332,7 +320,7 @@ impl PageSource for RemotePrefill {
         &'a self,
         host: &'a EngineHost,
         request: Request,
-        listener: &'a mut BringingListener<'a>,
+        listener: &'a mut ProgressListener<'a>,
     ) -> BeginFuture<'a> {
         Box::pin(self.start(host, request, listener))
     }

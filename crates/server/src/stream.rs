@@ -15,10 +15,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{ApiError, ErrorKind};
-use crate::generation::{Ending, Generation, Happening, Progress};
+use crate::generation::{Ending, Generation, Progress, StreamEvent};
 use crate::memory::{Charge, charged};
 use crate::pool::{Load, WorkPool};
-use crate::remote::Bringing;
 use crate::text::Piece;
 
 /// An SSE comment, which keeps the connection alive.
@@ -27,10 +26,10 @@ const PING: Bytes = Bytes::from_static(b":\n\n");
 /// JSON shape of a route's events.
 pub trait Dialect: Send + 'static {
     /// Objects to send for an event of the answer `index`.
-    fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value>;
+    fn chunks(&mut self, index: usize, generation: &Generation, event: StreamEvent) -> Vec<Value>;
 
     /// Objects to send for the progress of a producer with the prompt of the answer `index`, which has not begun yet.
-    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value>;
+    fn producer_progress(&mut self, index: usize, progress: Progress) -> Vec<Value>;
 
     /// Objects to send after the end of all answers.
     fn last_chunks(&mut self, generations: &[Generation]) -> Vec<Value>;
@@ -47,7 +46,7 @@ pub struct Starting {
     /// Ends once all have started.
     pub started: Started,
     /// Progress of the producer of each answer's prompt meanwhile, by index.
-    pub heard: UnboundedReceiver<(usize, Bringing)>,
+    pub progress: UnboundedReceiver<(usize, Progress)>,
     /// Memory charge of the answers until they are sent.
     pub charge: Charge,
 }
@@ -73,11 +72,11 @@ pub async fn collect(generations: Vec<Generation>) -> Result<Vec<Collected>, Api
     for mut generation in generations {
         let mut piece = Piece::default();
         let mut ending = None;
-        while let Some(happening) = generation.next().await? {
-            match happening {
-                Happening::Progress(_) => {}
-                Happening::Piece(more) => piece.append(more),
-                Happening::Ended(end) => ending = Some(end),
+        while let Some(event) = generation.next().await? {
+            match event {
+                StreamEvent::Progress(_) => {}
+                StreamEvent::Text(more) => piece.append(more),
+                StreamEvent::Ended(end) => ending = Some(end),
             }
         }
         let mut ending = ending.expect("an answer without an error has an end");
@@ -121,9 +120,9 @@ pub async fn write_whole(
 /// # Errors
 /// If an answer is refused before that.
 pub async fn respond<D: Dialect>(starting: Starting, dialect: D, ping: Duration) -> Result<Response, ApiError> {
-    let Starting { started, heard, charge } = starting;
+    let Starting { started, progress, charge } = starting;
     let mut events = Events {
-        starting: Some((started, heard)),
+        starting: Some((started, progress)),
         _charge: charge,
         generations: Vec::new(),
         dialect,
@@ -147,7 +146,7 @@ pub async fn respond<D: Dialect>(starting: Starting, dialect: D, ping: Duration)
 
 struct Events<D> {
     /// `None` once all have started.
-    starting: Option<(Started, UnboundedReceiver<(usize, Bringing)>)>,
+    starting: Option<(Started, UnboundedReceiver<(usize, Progress)>)>,
     _charge: Charge,
     generations: Vec<Generation>,
     dialect: D,
@@ -179,16 +178,16 @@ impl<D: Dialect> Events<D> {
             }
             match timeout_at(ping_at, next_of(&mut self.generations)).await {
                 Err(_) => self.ready.push_back(PING),
-                Ok(Some((index, Ok(happening)))) => {
-                    let chunks = self.dialect.chunks(index, &self.generations[index], happening);
-                    self.ready.extend(chunks.iter().map(event));
+                Ok(Some((index, Ok(event)))) => {
+                    let chunks = self.dialect.chunks(index, &self.generations[index], event);
+                    self.ready.extend(chunks.iter().map(data_line));
                 }
                 Ok(Some((_, Err(error)))) => {
                     self.end_with(&error);
                 }
                 Ok(None) => {
                     let chunks = self.dialect.last_chunks(&self.generations);
-                    self.ready.extend(chunks.iter().map(event));
+                    self.ready.extend(chunks.iter().map(data_line));
                     if D::SAYS_DONE {
                         self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
                     }
@@ -203,17 +202,16 @@ impl<D: Dialect> Events<D> {
     /// Waits until all answers have started, or until there is something to tell before that. Dropping the future loses
     /// nothing.
     async fn start(&mut self) -> Result<(), ApiError> {
-        let Some((started, heard)) = &mut self.starting else { return Ok(()) };
-        let mut tell = |(index, Bringing { total, held, computed, elapsed })| {
-            let progress = Progress { total, reused: held, computed, elapsed };
-            self.ready.extend(self.dialect.bringing(index, progress).iter().map(event));
+        let Some((started, progress)) = &mut self.starting else { return Ok(()) };
+        let mut tell = |(index, progress)| {
+            self.ready.extend(self.dialect.producer_progress(index, progress).iter().map(data_line));
         };
         tokio::select! {
-            Some(bringing) = heard.recv() => tell(bringing),
+            Some(reported) = progress.recv() => tell(reported),
             started = started => {
                 // Progress from just before the start is sent before it.
-                while let Ok(bringing) = heard.try_recv() {
-                    tell(bringing);
+                while let Ok(reported) = progress.try_recv() {
+                    tell(reported);
                 }
                 self.starting = None;
                 self.generations = started?;
@@ -226,24 +224,24 @@ impl<D: Dialect> Events<D> {
     fn end_with(&mut self, error: &ApiError) {
         self.starting = None;
         self.generations.clear();
-        self.ready.push_back(event(&error.body()));
+        self.ready.push_back(data_line(&error.body()));
         self.over = true;
     }
 }
 
 /// The next event of any of the answers; `None` once all are over.
-async fn next_of(generations: &mut [Generation]) -> Option<(usize, Result<Happening, ApiError>)> {
+async fn next_of(generations: &mut [Generation]) -> Option<(usize, Result<StreamEvent, ApiError>)> {
     let open = generations.iter_mut().enumerate().filter(|(_, generation)| !generation.is_over());
     let nexts: Vec<_> =
         open.map(|(index, generation)| Box::pin(async move { (index, generation.next().await.transpose()) })).collect();
     if nexts.is_empty() {
         return None;
     }
-    let ((index, happening), _, _) = select_all(nexts).await;
-    happening.map(|happening| (index, happening))
+    let ((index, event), _, _) = select_all(nexts).await;
+    event.map(|event| (index, event))
 }
 
-fn event(chunk: &Value) -> Bytes {
+fn data_line(chunk: &Value) -> Bytes {
     // JSON in one line: no line break in a string can end the event.
     Bytes::from(format!("data: {chunk}\n\n"))
 }

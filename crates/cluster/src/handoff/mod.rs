@@ -39,7 +39,7 @@ use trust::Keys;
 pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
 pub use producer::{Port, Producer, ProducerSettings};
-pub use remote::{BringError, Handoff, Listener, Milestone, Remote, RemoteSettings};
+pub use remote::{BringError, Handoff, Listener, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};
 pub use trust::Trust;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::Installation;
 use muser_host::EngineHost;
-use muser_kv::{InstallError, Maker};
+use muser_kv::{InstallError, Maker, PAGE_ROWS};
 use muser_lane::{Connector, Lane, LaneError, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger, LedgerEntry, RecordError};
 use muser_trust::Address;
@@ -93,20 +93,9 @@ pub struct Handoff {
     pub elapsed: Duration,
 }
 
-/// Progress of a handoff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Milestone {
-    /// The producer's engine has begun.
-    Accepted,
-    /// This many rows are computed, those included that were held.
-    Computed {
-        /// Rows from the beginning of the prompt.
-        rows: u32,
-    },
-}
-
-/// Callback for the progress of a handoff.
-pub type Listener<'a> = dyn FnMut(Milestone) + Send + 'a;
+/// Callback for the progress of a handoff: leading rows of the prompt that are held here or computed by the producer. The
+/// first call is that of the acceptance, with the rows held.
+pub type Listener<'a> = dyn FnMut(usize) + Send + 'a;
 
 /// Failure of a handoff. Its pages are dropped.
 #[derive(Debug, thiserror::Error)]
@@ -413,7 +402,7 @@ impl Remote {
                 Some(ReceiverEvent::Cancelled(cancel)) => return Err(BringError::Cancelled(cancel.reason)),
                 Some(ReceiverEvent::Failed(failure)) => return Err(BringError::Failed(failure)),
                 Some(ReceiverEvent::Progress(progress)) => {
-                    listener(Milestone::Computed { rows: progress.rows_done });
+                    listener(progress.rows_done as usize);
                     continue;
                 }
                 Some(ReceiverEvent::Ready(_) | ReceiverEvent::Pong(_)) => continue,
@@ -435,7 +424,7 @@ impl Remote {
             }
             let plan = self.shape.plan(installation.tokens().len(), held).ok_or(BringError::TooLong)?;
             link.receiver.ledger_recorded(plan, link.clock.now_ms())?;
-            listener(Milestone::Accepted);
+            listener(held * PAGE_ROWS);
         }
     }
 

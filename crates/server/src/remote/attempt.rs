@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use muser_cluster::handoff::{BringError, Handoff, Milestone, Remote};
+use muser_cluster::handoff::{BringError, Handoff, Remote};
 use muser_engine::engine::{Installation, Installed, PrefixReuse};
 use muser_host::EngineHost;
 use muser_kv::{Maker, PAGE_ROWS};
 
+use super::ProgressListener;
 use super::audit::{AuditOutcome, Audited, Auditor, Difference};
 use super::chooser::UnderWay;
-use super::{Bringing, BringingListener};
+use crate::generation::Progress;
 
 /// A producer, and the rows of a prompt that it is asked for.
 pub(super) struct Attempt<'a> {
@@ -68,18 +69,15 @@ impl Attempt<'_> {
         &self,
         mut installation: Installation,
         under_way: UnderWay,
-        listener: &mut BringingListener<'_>,
+        listener: &mut ProgressListener<'_>,
     ) -> (Outcome, Option<Audited>) {
         let (held, total) = (installation.held_pages() * PAGE_ROWS, installation.tokens().len() + 1);
-        let mut heard = |milestone| {
-            let computed = match milestone {
-                Milestone::Accepted => held,
-                Milestone::Computed { rows } => (rows as usize).clamp(held, total - 1),
-            };
+        let mut progress = |rows: usize| {
+            let computed = rows.clamp(held, total - 1);
             under_way.progress(computed as u64);
-            listener(Bringing { total, held, computed, elapsed: self.asked.elapsed() });
+            listener(Progress { total, reused: held, computed, elapsed: self.asked.elapsed() });
         };
-        let brought = self.remote.bring_telling(&mut installation, &mut heard).await;
+        let brought = self.remote.bring_telling(&mut installation, &mut progress).await;
         drop(under_way);
         let handoff = match brought {
             Ok(handoff) => handoff,

@@ -13,7 +13,7 @@ use crate::access::Client;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Ending, Generation, Happening, Progress, Stop};
+use crate::generation::{Ending, Generation, Progress, Stop, StreamEvent};
 use crate::limits::{Bounds, N_PROBS_MAX};
 use crate::options::Options;
 use crate::pool::Load;
@@ -120,16 +120,16 @@ fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<LogprobsWanted>, ApiE
 impl Dialect for Native {
     const SAYS_DONE: bool = false;
 
-    fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value> {
-        match happening {
-            Happening::Progress(progress) if self.return_progress => {
+    fn chunks(&mut self, index: usize, generation: &Generation, event: StreamEvent) -> Vec<Value> {
+        match event {
+            StreamEvent::Progress(progress) if self.return_progress => {
                 let mut chunk = self.chunk(index, generation, &Piece::default());
                 chunk["prompt_progress"] = prompt_progress(progress);
                 vec![chunk]
             }
-            Happening::Progress(_) => Vec::new(),
-            Happening::Piece(piece) => vec![self.chunk(index, generation, &piece)],
-            Happening::Ended(Ending { rest, stop }) => {
+            StreamEvent::Progress(_) => Vec::new(),
+            StreamEvent::Text(piece) => vec![self.chunk(index, generation, &piece)],
+            StreamEvent::Ended(Ending { rest, stop }) => {
                 let mut chunks = Vec::new();
                 if !rest.is_empty() {
                     chunks.push(self.chunk(index, generation, &rest));
@@ -140,7 +140,7 @@ impl Dialect for Native {
         }
     }
 
-    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value> {
+    fn producer_progress(&mut self, index: usize, progress: Progress) -> Vec<Value> {
         if !self.return_progress {
             return Vec::new();
         }

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Ending, Generation, Happening, Progress, Stop};
+use crate::generation::{Ending, Generation, Progress, Stop, StreamEvent};
 use crate::limits::{N_PROBS_MAX, TOP_LOGPROBS_MAX};
 use crate::options::Options;
 use crate::pool::Load;
@@ -158,15 +158,15 @@ fn take_later_features(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 impl Dialect for Chat {
     const SAYS_DONE: bool = true;
 
-    fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value> {
+    fn chunks(&mut self, index: usize, generation: &Generation, event: StreamEvent) -> Vec<Value> {
         let mut chunks = self.beginning(index);
-        match happening {
-            Happening::Progress(progress) if self.options.return_progress => {
+        match event {
+            StreamEvent::Progress(progress) if self.options.return_progress => {
                 chunks.push(self.progress(index, progress));
             }
-            Happening::Progress(_) => {}
-            Happening::Piece(piece) => chunks.push(self.piece(index, generation, &piece)),
-            Happening::Ended(Ending { rest, stop }) => {
+            StreamEvent::Progress(_) => {}
+            StreamEvent::Text(piece) => chunks.push(self.piece(index, generation, &piece)),
+            StreamEvent::Ended(Ending { rest, stop }) => {
                 if !rest.is_empty() {
                     chunks.push(self.piece(index, generation, &rest));
                 }
@@ -178,7 +178,7 @@ impl Dialect for Chat {
         chunks
     }
 
-    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value> {
+    fn producer_progress(&mut self, index: usize, progress: Progress) -> Vec<Value> {
         if !self.options.return_progress {
             return Vec::new();
         }

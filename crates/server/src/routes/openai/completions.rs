@@ -18,7 +18,7 @@ use crate::access::Client;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Ending, Generation, Happening, Progress};
+use crate::generation::{Ending, Generation, Progress, StreamEvent};
 use crate::limits::{N_PROBS_MAX, TEXT_LOGPROBS_MAX};
 use crate::options::Options;
 use crate::pool::Load;
@@ -164,22 +164,22 @@ pub async fn completions(
 impl Dialect for Texts {
     const SAYS_DONE: bool = true;
 
-    fn chunks(&mut self, index: usize, generation: &Generation, happening: Happening) -> Vec<Value> {
-        match happening {
-            Happening::Progress(progress) if self.options.return_progress => {
+    fn chunks(&mut self, index: usize, generation: &Generation, event: StreamEvent) -> Vec<Value> {
+        match event {
+            StreamEvent::Progress(progress) if self.options.return_progress => {
                 let mut chunk = self.chunk(index, generation, &Piece::default(), None);
                 chunk["prompt_progress"] = prompt_progress(progress);
                 vec![chunk]
             }
-            Happening::Progress(_) => Vec::new(),
-            Happening::Piece(piece) => {
+            StreamEvent::Progress(_) => Vec::new(),
+            StreamEvent::Text(piece) => {
                 let mut chunk = self.chunk(index, generation, &piece, None);
                 if self.options.timings_per_token {
                     chunk["timings"] = generation.timings();
                 }
                 vec![chunk]
             }
-            Happening::Ended(Ending { rest, stop }) => {
+            StreamEvent::Ended(Ending { rest, stop }) => {
                 let mut chunks = Vec::new();
                 if !rest.is_empty() {
                     chunks.push(self.chunk(index, generation, &rest, None));
@@ -192,7 +192,7 @@ impl Dialect for Texts {
         }
     }
 
-    fn bringing(&mut self, index: usize, progress: Progress) -> Vec<Value> {
+    fn producer_progress(&mut self, index: usize, progress: Progress) -> Vec<Value> {
         if !self.options.return_progress {
             return Vec::new();
         }
