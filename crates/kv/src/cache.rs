@@ -67,14 +67,6 @@ pub enum AppendError {
         /// Rows begun.
         pending: usize,
     },
-    /// A page that no pending row lies in is not writable.
-    #[error("page {page} of layer {layer} has no pending row")]
-    NotPending {
-        /// The layer asked for.
-        layer: usize,
-        /// The absolute page index asked for.
-        page: usize,
-    },
 }
 
 impl SequenceCache {
@@ -150,22 +142,8 @@ impl SequenceCache {
         self.rows / PAGE_ROWS..pages_over(self.rows + self.pending)
     }
 
-    /// The bytes of page `page` (an absolute index) of `layer`, for writing pending rows. The page's committed rows must
-    /// stay as they are.
-    ///
-    /// # Errors
-    /// [`AppendError::NotPending`] unless `page` is one of [`Self::pending_pages`] and `layer` exists.
-    pub fn page_mut(&mut self, layer: usize, page: usize) -> Result<&mut [u8], AppendError> {
-        let refused = AppendError::NotPending { layer, page };
-        if !self.pending_pages().contains(&page) {
-            return Err(refused);
-        }
-        let run = self.layers.get_mut(layer).ok_or(refused)?;
-        // A page with pending rows is not full, and only full pages are ever shared.
-        Ok(run.pages[page - run.first].unshared_mut())
-    }
-
-    /// All pending pages of `layer` at once, as (absolute page index, bytes), for writers that share the work.
+    /// All pending pages of `layer` at once, as (absolute page index, bytes), for writers that share the work. Committed rows
+    /// in them must stay as they are.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -175,7 +153,7 @@ impl SequenceCache {
         // With nothing pending the range is empty, but may start behind the last page.
         let start = (pending.start - run.first).min(run.pages.len());
         let pages = &mut run.pages[start..][..pending.len()];
-        // As in `page_mut`: these pages are not shared.
+        // A page with pending rows is not full, and only full pages are ever shared.
         pages.iter_mut().enumerate().map(move |(index, page)| (pending.start + index, page.unshared_mut()))
     }
 

@@ -24,10 +24,7 @@ fn decode_with_a_reserved_pool_allocates_nothing() {
             let chunk = if step % 7 == 0 { 8 } else { 1 };
             cache.begin(chunk).unwrap();
             for layer in 0..4 {
-                for page in cache.pending_pages() {
-                    cache.page_mut(layer, page).unwrap()[0] = 1;
-                }
-                cache.pending_pages_mut(layer).for_each(|(_, bytes)| bytes[1] = 2);
+                cache.pending_pages_mut(layer).for_each(|(_, bytes)| bytes[..2].copy_from_slice(&[1, 2]));
                 bytes_read += cache.pages(layer).iter().map(<[u8]>::len).sum::<usize>();
             }
             match step % 21 {

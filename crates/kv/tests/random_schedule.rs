@@ -224,17 +224,14 @@ impl World {
                 model.append(layer, row.clone());
                 written.push((position, row));
             }
-            let layout = self.spec.layout();
+            // Rows may be written in any order.
             if self.random.bool() {
-                for (position, row) in written {
-                    let page = cache.page_mut(layer, position / PAGE_ROWS).unwrap();
-                    write_row(layout, page, position % PAGE_ROWS, &row);
-                }
-            } else {
-                for (page, bytes) in cache.pending_pages_mut(layer) {
-                    for (position, row) in written.iter().filter(|(position, _)| position / PAGE_ROWS == page) {
-                        write_row(layout, bytes, position % PAGE_ROWS, row);
-                    }
+                written.reverse();
+            }
+            let layout = self.spec.layout();
+            for (page, bytes) in cache.pending_pages_mut(layer) {
+                for (position, row) in written.iter().filter(|(position, _)| position / PAGE_ROWS == page) {
+                    write_row(layout, bytes, position % PAGE_ROWS, row);
                 }
             }
         }

@@ -115,15 +115,10 @@ fn misuse_of_the_append_steps_is_refused_by_type() {
     assert_eq!(cache.begin(101), Err(AppendError::ContextFull { rows: 900, chunk: 101, context: 1000 }));
     assert_eq!(cache.begin(usize::MAX), Err(AppendError::ContextFull { rows: 900, chunk: usize::MAX, context: 1000 }));
     assert_eq!(cache.commit(1), Err(AppendError::CommitBeyondPending { wanted: 1, pending: 0 }));
-    assert_eq!(cache.page_mut(0, 14), Err(AppendError::NotPending { layer: 0, page: 14 }));
     assert_eq!(cache.pending_pages_mut(0).len(), 0);
     cache.begin(100).unwrap();
     assert_eq!(cache.begin(1), Err(AppendError::AlreadyPending { pending: 100 }));
     assert_eq!(cache.truncate(890), Err(RewindError::RowsPending { pending: 100 }));
-    assert_eq!(cache.page_mut(0, 13), Err(AppendError::NotPending { layer: 0, page: 13 }));
-    assert_eq!(cache.page_mut(0, 16), Err(AppendError::NotPending { layer: 0, page: 16 }));
-    assert_eq!(cache.page_mut(2, 14), Err(AppendError::NotPending { layer: 2, page: 14 }));
-    assert!(cache.page_mut(1, 14).is_ok() && cache.page_mut(1, 15).is_ok());
     assert_eq!(cache.pending_pages_mut(1).map(|(page, _)| page).collect::<Vec<_>>(), [14, 15]);
 }
 

@@ -33,18 +33,19 @@ pub fn write_pending(cache: &mut SequenceCache, salt: u8) {
     let layout = cache.spec().layout();
     let positions = cache.rows()..cache.rows() + cache.pending_rows();
     for layer in 0..cache.spec().layers().len() {
-        for position in positions.clone() {
-            let page = cache.page_mut(layer, position / PAGE_ROWS).unwrap();
-            let row = position % PAGE_ROWS..position % PAGE_ROWS + 1;
-            let byte = u8::try_from((position * 7 + layer * 31 + usize::from(salt) * 101) % 255 + 1).unwrap();
-            for head in 0..layout.kv_heads() {
-                for range in [
-                    layout.k_rows(head, row.clone()),
-                    layout.v_rows(head, row.clone()),
-                    layout.k_scales(head, row.clone()),
-                    layout.v_scales(head, row.clone()),
-                ] {
-                    page[range].fill(byte);
+        for (page, bytes) in cache.pending_pages_mut(layer) {
+            for position in positions.clone().filter(|position| position / PAGE_ROWS == page) {
+                let row = position % PAGE_ROWS..position % PAGE_ROWS + 1;
+                let byte = u8::try_from((position * 7 + layer * 31 + usize::from(salt) * 101) % 255 + 1).unwrap();
+                for head in 0..layout.kv_heads() {
+                    for range in [
+                        layout.k_rows(head, row.clone()),
+                        layout.v_rows(head, row.clone()),
+                        layout.k_scales(head, row.clone()),
+                        layout.v_scales(head, row.clone()),
+                    ] {
+                        bytes[range].fill(byte);
+                    }
                 }
             }
         }
