@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_engine::engine::{Event, Flow, PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
 use muser_engine::{Engine, Outcome};
 use muser_model::Forward;
 use muser_text::{StopStrings, Tokenizer};
@@ -81,19 +81,14 @@ impl<'a> Answerer<'a> {
         self.interrupt.hold();
         while ended.is_none() {
             let mut enough = false;
-            self.engine.step(&mut |event| match event {
-                Event::Token(token) => {
+            self.engine.step(&mut |_, event| match event {
+                RequestEvent::Token(token) => {
                     first_token.get_or_insert_with(Instant::now);
                     enough = !token.is_stop && printer.token(token.token).is_break();
                 }
-                Event::Finished { outcome, .. } => ended = Some(Ok(outcome)),
-                Event::Failed { error, .. } => ended = Some(Err(error)),
-                Event::Started { .. }
-                | Event::PrefillProgress { .. }
-                | Event::Preempted { .. }
-                | Event::Paused { .. }
-                | Event::Resumed { .. }
-                | Event::Audited { .. } => {}
+                RequestEvent::Finished(outcome) => ended = Some(Ok(outcome)),
+                RequestEvent::Failed(error) => ended = Some(Err(error)),
+                _ => {}
             })?;
             // False, and nobody was interrupted, if this step was the last one anyway.
             let stop = self.interrupt.requested();

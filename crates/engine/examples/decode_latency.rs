@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_engine::engine::{Event, Flow, PrefixReuse, Request, RequestId};
+use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent, RequestId};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
@@ -162,14 +162,14 @@ fn request(engine: &Engine, prompt_tokens: usize, tokens_max: Option<usize>) -> 
 
 fn step(engine: &mut Engine, times: &mut TokenTimes) -> Result<(), Box<dyn Error>> {
     let mut failure = None;
-    engine.step(&mut |event| match event {
-        Event::Token(token) if token.id == times.decoder => {
+    engine.step(&mut |id, event| match event {
+        RequestEvent::Token(_) if id == times.decoder => {
             let now = Instant::now();
             times.waits_ms.push(1e3 * (now - times.last).as_secs_f64());
             times.last = now;
         }
-        Event::Token(_) => times.other = Some(Instant::now()),
-        Event::Failed { error, .. } => failure = Some(error),
+        RequestEvent::Token(_) => times.other = Some(Instant::now()),
+        RequestEvent::Failed(error) => failure = Some(error),
         _ => {}
     })?;
     failure.map_or(Ok(()), |error| Err(error.into()))

@@ -14,7 +14,7 @@ pub use policy::{ChunkRows, WorkClass};
 pub use sampler::{
     AliasRule, FieldAlias, LogitBias, Logprobs, LogprobsStage, LogprobsWanted, SAMPLER_SETTINGS, SAMPLER_STAGES,
     Sampler, SamplerSetting, SamplerStage, SamplerWorkspace, SamplingError, SamplingSettings, SettingFlag,
-    SettingRange, SettingValue, TokenLogprob,
+    SettingRange, SettingValue, TokenLogprob, TokenLogprobs,
 };
 pub use templates::{TemplatesLoadError, load_templates, main_template};
 pub use vocabulary::{VocabularyLoadError, load_tokenizer};

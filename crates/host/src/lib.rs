@@ -16,11 +16,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
+use muser_engine::Engine;
 use muser_engine::engine::{
-    Audit, Beginning, Export, Installation, Installed, NotInstallable, PrefixReuse, ReadyPage, Request, RequestError,
+    Audit, Beginning, Installation, Installed, NotInstallable, PrefixReuse, Request, RequestError, RequestEvent,
     SubmitError, Verdict,
 };
-use muser_engine::{Engine, Outcome, TokenLogprob};
 use muser_kv::{Maker, Untrusted};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -36,65 +36,18 @@ pub struct EngineHost {
 /// Event stream of one submitted request. Dropped, it cancels the request.
 #[derive(Debug)]
 pub struct Answer {
-    news: mpsc::UnboundedReceiver<News>,
+    events: mpsc::UnboundedReceiver<TimedEvent>,
     /// Keeps the engine's thread alive: it ends with the last sender.
     _orders: Sender<Order>,
 }
 
 /// An event of one request with its time.
 #[derive(Clone, Debug)]
-pub struct News {
+pub struct TimedEvent {
     /// Time at which the engine's thread delivered the event.
     pub at: Instant,
     /// The event.
-    pub what: What,
-}
-
-/// Event of one request, in the order the engine emits them.
-#[derive(Clone, Debug)]
-pub enum What {
-    /// The request left the queue.
-    Started {
-        /// Prompt tokens whose keys and values were cached or installed.
-        reused: usize,
-        /// Index of the slot in which it runs.
-        slot: usize,
-    },
-    /// Prefill progress: more tokens have their keys and values.
-    Progress {
-        /// Tokens that have them, the reused ones included.
-        computed: usize,
-        /// Tokens that need them before the next token.
-        total: usize,
-        /// Pages that are complete and were asked for; see [`EngineHost::submit_exported`].
-        pages: Vec<ReadyPage>,
-    },
-    /// A token was sampled.
-    Token(ChosenToken),
-    /// The request is complete.
-    Finished(Outcome),
-    /// The computation failed.
-    Failed(String),
-}
-
-/// A sampled token.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChosenToken {
-    /// Its id.
-    pub token: u32,
-    /// True if it is a stop token, which ends the text and is not part of it.
-    pub is_stop: bool,
-    /// Log-probabilities at its position, if the request asked for them.
-    pub logprobs: Option<TokenLogprobs>,
-}
-
-/// Log-probabilities at one position.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprobs {
-    /// Of the chosen token.
-    pub chosen: TokenLogprob,
-    /// Of the likeliest, likeliest first.
-    pub top: Vec<TokenLogprob>,
+    pub event: RequestEvent,
 }
 
 /// Error of a request, an installation or an audit that the engine does not take or cannot finish.
@@ -121,9 +74,8 @@ pub enum Refused {
 #[derive(Debug)]
 enum Order {
     Submit {
-        request: Box<Request>,
-        extra: Extra,
-        news: mpsc::UnboundedSender<News>,
+        work: Work,
+        events: mpsc::UnboundedSender<TimedEvent>,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
     BeginInstallation {
@@ -135,24 +87,21 @@ enum Order {
         beginning: Box<Beginning>,
         reply: oneshot::Sender<Result<Box<Installation>, NotInstallable>>,
     },
-    Audit {
-        audit: Box<Audit>,
-        reply: oneshot::Sender<Result<Verdict, Refused>>,
-    },
     ForgetPrefixes,
     TakeBack(Maker),
     /// Refuses new requests, and ends those under way.
     Stop,
 }
 
-/// Pages that a submitted request brings with it, or exports.
+/// Work of the engine whose events the caller gets.
 #[derive(Debug)]
-enum Extra {
-    Nothing,
-    /// The request begins with these installed keys and values.
-    Installed(Box<Installed>),
-    /// Pages of the request to hand out as they become complete, for another machine.
-    Export(Export),
+enum Work {
+    Request(Box<Request>),
+    /// A request that begins with these installed keys and values.
+    Installed(Box<Request>, Box<Installed>),
+    /// A request whose pages are given out as they become complete, but for so many that the receiver holds.
+    Exported(Box<Request>, usize),
+    Audit(Box<Audit>),
 }
 
 impl EngineHost {
@@ -173,7 +122,7 @@ impl EngineHost {
     /// # Errors
     /// [`Refused`]; nothing of the request remains then.
     pub async fn submit(&self, request: Request) -> Result<Answer, Refused> {
-        self.hand_over(request, Extra::Nothing).await
+        self.hand_over(Work::Request(Box::new(request))).await
     }
 
     /// As [`Self::submit`], for a request whose keys and values came from elsewhere, all but those of the last token.
@@ -187,15 +136,16 @@ impl EngineHost {
     pub async fn submit_installed(&self, request: Request, installed: Installed) -> Result<Answer, Refused> {
         // Here, where waiting is allowed; the engine then answers by what was read.
         installed.renew_trust().await;
-        self.hand_over(request, Extra::Installed(Box::new(installed))).await
+        self.hand_over(Work::Installed(Box::new(request), Box::new(installed))).await
     }
 
-    /// As [`Self::submit`], for a request whose pages are wanted elsewhere: they come with [`What::Progress`], each once.
+    /// As [`Self::submit`], for a request whose pages are wanted elsewhere by a receiver that holds the first `held_pages`:
+    /// the others come with [`RequestEvent::Progress`], each once.
     ///
     /// # Errors
     /// [`Refused`].
-    pub async fn submit_exported(&self, request: Request, export: Export) -> Result<Answer, Refused> {
-        self.hand_over(request, Extra::Export(export)).await
+    pub async fn submit_exported(&self, request: Request, held_pages: usize) -> Result<Answer, Refused> {
+        self.hand_over(Work::Exported(Box::new(request), held_pages)).await
     }
 
     /// Begins to bring the keys and values of `prompt`, all but those of its last token, from elsewhere.
@@ -225,10 +175,16 @@ impl EngineHost {
     /// # Errors
     /// [`Refused`]; then nothing is known.
     pub async fn audit(&self, audit: Audit) -> Result<Verdict, Refused> {
-        let (reply, replied) = oneshot::channel();
-        let order = Order::Audit { audit: Box::new(audit), reply };
-        self.orders.send(order).map_err(|_| Refused::Stopped)?;
-        replied.await.map_err(|_| Refused::Stopped)?
+        let mut answer = self.hand_over(Work::Audit(Box::new(audit))).await?;
+        while let Some(TimedEvent { event, .. }) = answer.next().await {
+            match event {
+                RequestEvent::Audited(verdict) => return Ok(verdict),
+                RequestEvent::Failed(error) => return Err(Refused::Failed(error)),
+                // It may have been ended with the engine's thread.
+                _ => {}
+            }
+        }
+        Err(Refused::Stopped)
     }
 
     /// Forgets every page that is kept for reuse, and what requests under way would leave.
@@ -242,13 +198,13 @@ impl EngineHost {
         let _ = self.orders.send(Order::TakeBack(maker));
     }
 
-    async fn hand_over(&self, request: Request, extra: Extra) -> Result<Answer, Refused> {
-        let (sender, news) = mpsc::unbounded_channel();
+    async fn hand_over(&self, work: Work) -> Result<Answer, Refused> {
+        let (sender, events) = mpsc::unbounded_channel();
         let (reply, replied) = oneshot::channel();
-        let order = Order::Submit { request: Box::new(request), extra, news: sender, reply };
+        let order = Order::Submit { work, events: sender, reply };
         self.orders.send(order).map_err(|_| Refused::Stopped)?;
         replied.await.map_err(|_| Refused::Stopped)??;
-        Ok(Answer { news, _orders: self.orders.clone() })
+        Ok(Answer { events, _orders: self.orders.clone() })
     }
 
     /// Ends all requests at the next step, each with a last event, and then the engine's thread.
@@ -270,7 +226,7 @@ impl EngineHost {
 
 impl Answer {
     /// The next event; `None` after the last one, and if the engine stops before it.
-    pub async fn next(&mut self) -> Option<News> {
-        self.news.recv().await
+    pub async fn next(&mut self) -> Option<TimedEvent> {
+        self.events.recv().await
     }
 }

@@ -5,32 +5,28 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use muser_engine::Engine;
-use muser_engine::engine::{Event, Export, Installed, Request, RequestId, StepRefused, Verdict};
-use tokio::sync::{mpsc, oneshot, watch};
+use muser_engine::engine::{Installed, Request, RequestEvent, RequestId, StepRefused};
+use tokio::sync::{mpsc, watch};
 
 use crate::status::{EngineStatus, Task, Totals};
-use crate::{ChosenToken, Extra, News, Order, Refused, TokenLogprobs, What};
-
-/// Verdict of an audit, or the error that left it without one.
-type AuditResult = Result<Verdict, Refused>;
+use crate::{Order, Refused, TimedEvent, Work};
 
 /// Requests and audits under way, with their slots and counts.
 struct Requests {
     open: HashMap<RequestId, Open>,
-    audits: HashMap<RequestId, OpenAudit>,
-    /// Request in each slot, by slot index; `None` while the slot is idle.
+    /// Request or audit in each slot, by slot index; `None` while the slot is idle.
     slots: Vec<Option<RequestId>>,
     totals: Totals,
     /// Final events, sent once the status shows the end, so that the receiver of one finds its slot idle.
-    last_words: Vec<(mpsc::UnboundedSender<News>, News)>,
-    verdicts: Vec<(oneshot::Sender<AuditResult>, AuditResult)>,
+    final_events: Vec<(mpsc::UnboundedSender<TimedEvent>, TimedEvent)>,
     /// True once no more requests are taken and those under way are being ended.
     stopping: bool,
 }
 
-/// A request under way.
+/// A request or an audit under way.
 struct Open {
-    news: mpsc::UnboundedSender<News>,
+    kind: Kind,
+    events: mpsc::UnboundedSender<TimedEvent>,
     prompt: usize,
     reused: usize,
     computed: usize,
@@ -40,15 +36,15 @@ struct Open {
     started: Option<Instant>,
     first_token: Option<Instant>,
     cancelled: bool,
-    /// Pages of it to hand out to another machine as they become complete.
-    export: Option<Export>,
 }
 
-/// An audit under way.
-struct OpenAudit {
-    reply: oneshot::Sender<AuditResult>,
-    task: Task,
-    cancelled: bool,
+/// Kind of what is under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A client's: it counts among the totals of requests.
+    Request,
+    /// The node's own.
+    Audit,
 }
 
 /// Publishes the engine's status, and on drop the engine's end, even when a panic unwinds the thread.
@@ -66,15 +62,8 @@ impl Drop for Publisher {
 pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::Sender<EngineStatus>) {
     let publisher = Publisher(publish);
     let slots = vec![None; engine.settings().running_max.get()];
-    let mut requests = Requests {
-        open: HashMap::new(),
-        audits: HashMap::new(),
-        slots,
-        totals: Totals::default(),
-        last_words: Vec::new(),
-        verdicts: Vec::new(),
-        stopping: false,
-    };
+    let mut requests =
+        Requests { open: HashMap::new(), slots, totals: Totals::default(), final_events: Vec::new(), stopping: false };
     loop {
         if !engine.has_work() {
             if requests.stopping {
@@ -92,16 +81,22 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
         if let Err(refused) = &stepped {
             publisher.0.send_modify(|status| status.failure = Some(refused.to_string()));
         }
-        for (news, word) in requests.last_words.drain(..) {
+        for (events, last) in requests.final_events.drain(..) {
             // The owner may be gone.
-            let _ = news.send(word);
-        }
-        for (reply, verdict) in requests.verdicts.drain(..) {
-            let _ = reply.send(verdict);
+            let _ = events.send(last);
         }
         if stepped.is_err() {
             return;
         }
+    }
+}
+
+fn submit(engine: &mut Engine, work: Work) -> Result<RequestId, Refused> {
+    match work {
+        Work::Request(request) => Ok(engine.submit(*request)?),
+        Work::Installed(request, installed) => submit_trusted(engine, *request, *installed),
+        Work::Exported(request, held_pages) => Ok(engine.submit_exported(*request, held_pages)?),
+        Work::Audit(audit) => Ok(engine.submit_audit(*audit)?),
     }
 }
 
@@ -116,17 +111,17 @@ impl Requests {
     fn take(&mut self, engine: &mut Engine, order: Order) {
         match order {
             // Dropping the reply says that there is no engine for it.
-            Order::Submit { .. } | Order::BeginInstallation { .. } | Order::BeginBase { .. } | Order::Audit { .. }
-                if self.stopping => {}
-            Order::Submit { request, extra, news, reply } => {
-                let prompt = request.prompt.len();
-                let (submitted, export) = match extra {
-                    Extra::Nothing => (engine.submit(*request).map_err(Refused::from), None),
-                    Extra::Installed(installed) => (submit_trusted(engine, *request, *installed), None),
-                    Extra::Export(export) => (engine.submit(*request).map_err(Refused::from), Some(export)),
+            Order::Submit { .. } | Order::BeginInstallation { .. } | Order::BeginBase { .. } if self.stopping => {}
+            Order::Submit { work, events, reply } => {
+                let (kind, prompt) = match &work {
+                    Work::Request(request) | Work::Installed(request, _) | Work::Exported(request, _) => {
+                        (Kind::Request, request.prompt.len())
+                    }
+                    Work::Audit(audit) => (Kind::Audit, audit.end()),
                 };
+                let submitted = submit(engine, work);
                 if let Ok(id) = &submitted {
-                    self.open.insert(*id, Open { export, ..Open::new(news, prompt) });
+                    self.open.insert(*id, Open::new(kind, events, prompt));
                 }
                 // The caller may have dropped its future, and with it the receiver.
                 let _ = reply.send(submitted.map(drop));
@@ -138,22 +133,11 @@ impl Requests {
             Order::BeginBase { beginning, reply } => {
                 let _ = reply.send(engine.begin_base(&beginning).map(Box::new));
             }
-            Order::Audit { audit, reply } => {
-                let prompt_tokens = audit.end();
-                match engine.submit_audit(*audit) {
-                    Ok(id) => {
-                        let (number, computed_tokens, generated_tokens) = (id.number(), 0, 0);
-                        let task = Task { number, prompt_tokens, computed_tokens, generated_tokens };
-                        self.audits.insert(id, OpenAudit { reply, task, cancelled: false });
-                    }
-                    Err(refused) => drop(reply.send(Err(refused.into()))),
-                }
-            }
             Order::ForgetPrefixes => engine.forget_prefixes(),
             Order::TakeBack(maker) => engine.take_back(maker),
             Order::Stop => {
                 self.stopping = true;
-                for id in self.open.keys().chain(self.audits.keys()) {
+                for id in self.open.keys() {
                     engine.cancel(*id);
                 }
             }
@@ -162,146 +146,57 @@ impl Requests {
 
     /// Cancels requests and audits whose receiver is dropped.
     fn cancel_unwanted(&mut self, engine: &mut Engine) {
-        for (id, open) in self.open.iter_mut().filter(|(_, open)| !open.cancelled && open.news.is_closed()) {
-            open.cancelled = engine.cancel(*id);
-        }
-        for (id, open) in self.audits.iter_mut().filter(|(_, open)| !open.cancelled && open.reply.is_closed()) {
+        for (id, open) in self.open.iter_mut().filter(|(_, open)| !open.cancelled && open.events.is_closed()) {
             open.cancelled = engine.cancel(*id);
         }
     }
 
     fn step(&mut self, engine: &mut Engine) -> Result<(), StepRefused> {
-        let report = engine.step(&mut |event| self.deliver(event))?;
+        let report = engine.step(&mut |id, event| self.deliver(id, event))?;
         self.totals.steps += 1;
         self.totals.running_over_steps += report.running as u64;
         Ok(())
     }
 
     /// Sends an event to its request's owner. A closed channel is no error here: the next step cancels that request.
-    fn deliver(&mut self, event: Event<'_>) {
-        if self.note_audit(&event) {
-            return;
-        }
-        let at = Instant::now();
-        let (id, what) = match event {
-            Event::Started { id, reused } => (id, What::Started { reused, slot: self.occupy(id) }),
-            Event::PrefillProgress { id, computed, total, pages } => {
-                let export = self.open.get_mut(&id).and_then(|open| open.export.as_mut());
-                match export.zip(pages).map_or(Ok(Vec::new()), |(export, pages)| export.ready(computed, pages)) {
-                    Ok(pages) => (id, What::Progress { computed, total, pages }),
-                    Err(error) => return self.give_up(id, News { at, what: What::Failed(error.to_string()) }),
-                }
-            }
-            Event::Token(event) => {
-                let logprobs =
-                    event.logprobs.map(|found| TokenLogprobs { chosen: found.chosen, top: found.top.to_vec() });
-                (event.id, What::Token(ChosenToken { token: event.token, is_stop: event.is_stop, logprobs }))
-            }
-            Event::Preempted { id } => {
+    fn deliver(&mut self, id: RequestId, event: RequestEvent) {
+        match event {
+            RequestEvent::Started { slot, .. } | RequestEvent::Resumed { slot } => self.slots[slot] = Some(id),
+            RequestEvent::Preempted => {
                 self.totals.preemptions += 1;
                 self.release(id);
-                return;
             }
-            Event::Paused { id } => {
-                self.release(id);
-                return;
+            RequestEvent::Paused | RequestEvent::Finished(_) | RequestEvent::Audited(_) | RequestEvent::Failed(_) => {
+                self.release(id)
             }
-            Event::Resumed { id } => {
-                self.occupy(id);
-                return;
-            }
-            Event::Finished { id, outcome } => (id, What::Finished(outcome)),
-            Event::Failed { id, error } => (id, What::Failed(error.to_string())),
-            // All audits were noted above.
-            Event::Audited { .. } => return,
-        };
+            RequestEvent::Progress { .. } | RequestEvent::Token(_) => {}
+        }
         let Some(open) = self.open.get_mut(&id) else { return };
-        open.note(at, &what);
-        let news = News { at, what };
-        if !matches!(news.what, What::Finished(_) | What::Failed(_)) {
+        let at = Instant::now();
+        open.note(at, &event);
+        let timed = TimedEvent { at, event };
+        if !timed.event.is_last() {
             // The owner may be gone.
-            let _ = open.news.send(news);
-            return;
-        }
-        self.release(id);
-        if let Some(open) = self.open.remove(&id) {
+            let _ = open.events.send(timed);
+        } else if let Some(open) = self.open.remove(&id) {
             self.totals.add(&open, at);
-            self.last_words.push((open.news, news));
+            self.final_events.push((open.events, timed));
         }
-    }
-
-    /// Notes what happens to an audit; false if the event is about a request.
-    fn note_audit(&mut self, event: &Event<'_>) -> bool {
-        let (Event::Started { id, .. }
-        | Event::PrefillProgress { id, .. }
-        | Event::Preempted { id }
-        | Event::Paused { id }
-        | Event::Resumed { id }
-        | Event::Audited { id, .. }
-        | Event::Failed { id, .. }
-        | Event::Finished { id, .. }) = *event
-        else {
-            return false;
-        };
-        let Some(open) = self.audits.get_mut(&id) else { return false };
-        match event {
-            Event::Started { reused: computed, .. } | Event::PrefillProgress { computed, .. } => {
-                open.task.computed_tokens = *computed;
-                self.occupy(id);
-                return true;
-            }
-            Event::Resumed { .. } => {
-                self.occupy(id);
-                return true;
-            }
-            Event::Preempted { .. } => self.totals.preemptions += 1,
-            Event::Paused { .. } => {}
-            Event::Audited { verdict, .. } => {
-                self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, Ok(*verdict))));
-            }
-            Event::Failed { error, .. } => {
-                let failed = Err(Refused::Failed(error.clone()));
-                self.verdicts.extend(self.audits.remove(&id).map(|open| (open.reply, failed)));
-            }
-            // Cancelled, because its receiver was dropped.
-            _ => drop(self.audits.remove(&id)),
-        }
-        self.release(id);
-        true
-    }
-
-    /// Queues a final event before the engine ends the request. With the channel closed, the request is cancelled
-    /// before the next step.
-    fn give_up(&mut self, id: RequestId, word: News) {
-        if let Some(open) = self.open.get_mut(&id) {
-            let (closed, _) = mpsc::unbounded_channel();
-            let news = std::mem::replace(&mut open.news, closed);
-            self.last_words.push((news, word));
-        }
-    }
-
-    /// The request's slot: the one it has, or the lowest that is free.
-    fn occupy(&mut self, id: RequestId) -> usize {
-        let has = self.slots.iter().position(|slot| *slot == Some(id));
-        let slot = has.or_else(|| self.slots.iter().position(Option::is_none));
-        let slot = slot.expect("the engine runs no more sequences than there are slots");
-        self.slots[slot] = Some(id);
-        slot
     }
 
     fn release(&mut self, id: RequestId) {
         self.slots.iter_mut().filter(|slot| **slot == Some(id)).for_each(|slot| *slot = None);
     }
 
-    /// The task shown in a slot, of a request or an audit.
+    /// The task shown in a slot.
     fn task(&self, id: RequestId) -> Option<Task> {
-        let of_request = |open: &Open| Task {
+        let open = self.open.get(&id)?;
+        Some(Task {
             number: id.number(),
             prompt_tokens: open.prompt,
             computed_tokens: open.computed,
             generated_tokens: open.generated,
-        };
-        self.open.get(&id).map(of_request).or_else(|| self.audits.get(&id).map(|open| open.task))
+        })
     }
 
     fn publish(&self, engine: &Engine, publish: &watch::Sender<EngineStatus>) {
@@ -318,32 +213,36 @@ impl Requests {
 }
 
 impl Open {
-    fn new(news: mpsc::UnboundedSender<News>, prompt: usize) -> Self {
+    fn new(kind: Kind, events: mpsc::UnboundedSender<TimedEvent>, prompt: usize) -> Self {
         let (reused, computed, computed_max, generated) = (0, 0, 0, 0);
-        let (started, first_token, cancelled, export) = (None, None, false, None);
-        Self { news, prompt, reused, computed, computed_max, generated, started, first_token, cancelled, export }
+        let (started, first_token, cancelled) = (None, None, false);
+        Self { kind, events, prompt, reused, computed, computed_max, generated, started, first_token, cancelled }
     }
 
-    fn note(&mut self, at: Instant, what: &What) {
-        match what {
-            What::Started { reused, .. } => {
+    fn note(&mut self, at: Instant, event: &RequestEvent) {
+        match event {
+            RequestEvent::Started { reused, .. } => {
                 self.started = Some(at);
                 (self.reused, self.computed) = (*reused, *reused);
             }
-            What::Progress { computed, .. } => self.computed = *computed,
-            What::Token(_) => {
+            RequestEvent::Progress { computed, .. } => self.computed = *computed,
+            RequestEvent::Token(_) => {
                 self.first_token.get_or_insert(at);
                 self.computed = self.computed.max(self.prompt + self.generated);
                 self.generated += 1;
             }
-            What::Finished(_) | What::Failed(_) => {}
+            _ => {}
         }
         self.computed_max = self.computed_max.max(self.computed);
     }
 }
 
 impl Totals {
+    /// Adds a request that has ended; an audit is none of the clients', and counts nowhere.
     fn add(&mut self, open: &Open, end: Instant) {
+        if open.kind == Kind::Audit {
+            return;
+        }
         let prompt_end = open.first_token.unwrap_or(end);
         self.ended += 1;
         self.cancelled += u64::from(open.cancelled);
@@ -363,18 +262,18 @@ mod tests {
     #[test]
     fn a_request_that_ends_soon_after_an_interruption_counts_what_it_computed_before_and_nothing_is_taken_back() {
         let at = Instant::now();
-        let (news, _) = mpsc::unbounded_channel();
-        let mut open = Open::new(news, 700);
-        let progress = |computed| What::Progress { computed, total: 700, pages: Vec::new() };
-        open.note(at, &What::Started { reused: 640, slot: 0 });
+        let (events, _) = mpsc::unbounded_channel();
+        let mut open = Open::new(Kind::Request, events, 700);
+        let progress = |computed| RequestEvent::Progress { computed, total: 700, pages: Vec::new() };
+        open.note(at, &RequestEvent::Started { reused: 640, slot: 0 });
         open.note(at, &progress(690));
         // Interrupted, and begun again without what was reused.
         open.note(at, &progress(512));
         let mut totals = Totals { prompt_tokens: 888, ..Totals::default() };
         totals.add(&open, at);
         assert_eq!((totals.prompt_tokens, totals.reused_tokens), (888 + 50, 640));
-        let (news, _) = mpsc::unbounded_channel();
-        let mut begun_anew = Open::new(news, 700);
+        let (events, _) = mpsc::unbounded_channel();
+        let mut begun_anew = Open::new(Kind::Request, events, 700);
         begun_anew.reused = 640;
         begun_anew.note(at, &progress(512));
         totals.add(&begun_anew, at);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::{Flow, PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
 use muser_engine::{Finish, LogprobsWanted, SamplingSettings};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::record::RequestMetrics;
 use crate::remote::{Begun, LocalWatch, ProgressListener, Source};
 use crate::service::Service;
 use crate::text::{AnswerText, Piece};
-use muser_host::{Answer, News, What};
+use muser_host::{Answer, TimedEvent};
 
 /// Prompt of one answer with its generation settings.
 #[derive(Clone, Debug)]
@@ -159,21 +159,21 @@ impl Generation {
     /// If the computation failed. Nothing comes after it.
     pub async fn next(&mut self) -> Result<Option<StreamEvent>, ApiError> {
         while let Some(answer) = &mut self.answer {
-            let Some(news) = answer.next().await else {
+            let Some(timed) = answer.next().await else {
                 self.answer = None;
                 return Err(ApiError::new(ErrorKind::Server, "the engine has stopped"));
             };
-            if let Some(event) = self.take(news)? {
+            if let Some(event) = self.take(timed)? {
                 return Ok(Some(event));
             }
         }
         Ok(None)
     }
 
-    fn take(&mut self, News { at, what }: News) -> Result<Option<StreamEvent>, ApiError> {
+    fn take(&mut self, TimedEvent { at, event }: TimedEvent) -> Result<Option<StreamEvent>, ApiError> {
         self.clock.last = Some(at);
-        let event = match what {
-            What::Started { reused, slot } => {
+        let event = match event {
+            RequestEvent::Started { reused, slot } => {
                 if let Some(watch) = &mut self.watch {
                     watch.started(at, reused, slot, &self.service.host.status());
                 }
@@ -187,9 +187,9 @@ impl Generation {
                 StreamEvent::Progress(self.progress(there, at))
             }
             // Recomputed after a preemption: the client was told of the whole prompt before.
-            What::Progress { .. } if self.usage.generated > 0 => return Ok(None),
-            What::Progress { computed, .. } => StreamEvent::Progress(self.progress(computed, at)),
-            What::Token(token) => {
+            RequestEvent::Progress { .. } if self.usage.generated > 0 => return Ok(None),
+            RequestEvent::Progress { computed, .. } => StreamEvent::Progress(self.progress(computed, at)),
+            RequestEvent::Token(token) => {
                 self.clock.first_token.get_or_insert(at);
                 if let Some(watch) = self.watch.take() {
                     watch.first_token(at, &self.service.host.status());
@@ -208,7 +208,7 @@ impl Generation {
                     (piece, None) => StreamEvent::Text(piece),
                 }
             }
-            What::Finished(outcome) => {
+            RequestEvent::Finished(outcome) => {
                 self.answer = None;
                 let stop = match outcome.finish {
                     Finish::EndOfGeneration => Stop::EndOfGeneration,
@@ -218,10 +218,14 @@ impl Generation {
                 };
                 StreamEvent::Ended(Ending { rest: self.text.finish(), stop })
             }
-            What::Failed(reason) => {
+            RequestEvent::Failed(error) => {
                 self.answer = None;
-                return Err(ApiError::new(ErrorKind::Server, reason));
+                return Err(ApiError::new(ErrorKind::Server, error.to_string()));
             }
+            RequestEvent::Preempted
+            | RequestEvent::Paused
+            | RequestEvent::Resumed { .. }
+            | RequestEvent::Audited(_) => return Ok(None),
         };
         Ok(Some(event))
     }

@@ -6,7 +6,8 @@ use muser_engine::{LogprobsStage, TokenLogprob};
 use muser_text::{ControlTokens, Tokenizer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use muser_host::{ChosenToken, TokenLogprobs};
+use muser_engine::TokenLogprobs;
+use muser_engine::engine::ChosenToken;
 
 /// One object per token that has probabilities: `{id, token, bytes, logprob, top_logprobs}`, or after sampling
 /// `{id, token, bytes, prob, top_probs}`.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use muser_text::{ControlTokens, EmptyStopString, StopStrings, StreamDecoder, Tokenizer};
 
-use muser_host::ChosenToken;
+use muser_engine::engine::ChosenToken;
 
 /// The text of one answer while it grows.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use muser_cluster::enrol::Machine;
 use muser_cluster::handoff::{Handoff, Remote};
-use muser_engine::engine::{Flow, PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer};
-use muser_host::{Answer, EngineHost, Refused, What};
+use muser_host::{Answer, EngineHost, Refused};
 use muser_kernels::attention::KvLayout;
 use muser_text::{Specials, Tokenizer};
 use muser_trust::Address;
@@ -147,19 +147,19 @@ async fn answer_with(remote: &Remote, host: &EngineHost, request: Request) -> Re
 
 async fn listen(mut answer: Answer, began: Instant) -> Result<Outcome, MemberError> {
     let mut outcome = Outcome { first_token: Duration::ZERO, tokens: Vec::new(), bits: Vec::new() };
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Token(chosen) => {
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Token(chosen) => {
                 if outcome.tokens.is_empty() {
-                    outcome.first_token = news.at - began;
+                    outcome.first_token = timed.at - began;
                 }
                 outcome.tokens.push(chosen.token);
                 let logprobs = chosen.logprobs.map(|found| found.top).unwrap_or_default();
                 outcome.bits.extend(logprobs.iter().flat_map(|top| [u64::from(top.token), top.logprob.to_bits()]));
             }
-            What::Finished(_) => return Ok(outcome),
-            What::Failed(reason) => return Err(MemberError::Answer(reason)),
-            What::Started { .. } | What::Progress { .. } => {}
+            RequestEvent::Finished(_) => return Ok(outcome),
+            RequestEvent::Failed(error) => return Err(MemberError::Answer(error.to_string())),
+            _ => {}
         }
     }
     Err(Refused::Stopped.into())

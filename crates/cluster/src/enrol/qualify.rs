@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::{Export, Flow, Installed, PrefixReuse, ReadyPage, Request};
+use muser_engine::engine::{Flow, Installed, PrefixReuse, ReadyPage, Request, RequestEvent};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_enrol::{Difference, Qualification};
-use muser_host::{Answer, EngineHost, What};
+use muser_host::{Answer, EngineHost};
 use muser_kv::{PAGE_ROWS, PageLayout};
 
 use super::failure::EnrolError;
@@ -85,15 +85,14 @@ impl Machine {
     /// Pages of the prompt as a producer would send them: of all tokens but the last.
     async fn pages_of(&self, prompt: &[u32]) -> Result<Vec<ReadyPage>, EnrolError> {
         let rows = prompt.len().saturating_sub(1);
-        let export = Export::new(self.shape.spec(), rows, 0);
-        let mut answer = self.host.submit_exported(self.request(&prompt[..rows], 0), export).await?;
+        let mut answer = self.host.submit_exported(self.request(&prompt[..rows], 0), 0).await?;
         let mut all = Vec::new();
-        while let Some(news) = answer.next().await {
-            match news.what {
-                What::Progress { pages, .. } => all.extend(pages),
-                What::Finished(_) => return Ok(all),
-                What::Failed(reason) => return Err(EnrolError::Engine(reason)),
-                What::Started { .. } | What::Token(_) => {}
+        while let Some(timed) = answer.next().await {
+            match timed.event {
+                RequestEvent::Progress { pages, .. } => all.extend(pages),
+                RequestEvent::Finished(_) => return Ok(all),
+                RequestEvent::Failed(error) => return Err(EnrolError::Engine(error.to_string())),
+                _ => {}
             }
         }
         Err(EnrolError::Engine("it has stopped".into()))
@@ -114,15 +113,15 @@ impl Machine {
 }
 
 async fn first_of(mut answer: Answer, began: Instant) -> Result<(First, Duration), EnrolError> {
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Token(chosen) => {
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Token(chosen) => {
                 let top = chosen.logprobs.map(|found| found.top).unwrap_or_default();
                 let probabilities = top.iter().map(|top| (top.token, top.logprob.to_bits())).collect();
-                return Ok((First { token: chosen.token, probabilities }, news.at - began));
+                return Ok((First { token: chosen.token, probabilities }, timed.at - began));
             }
-            What::Failed(reason) => return Err(EnrolError::Engine(reason)),
-            What::Started { .. } | What::Progress { .. } | What::Finished(_) => {}
+            RequestEvent::Failed(error) => return Err(EnrolError::Engine(error.to_string())),
+            _ => {}
         }
     }
     Err(EnrolError::Engine("it has stopped".into()))

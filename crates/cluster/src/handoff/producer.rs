@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::SamplingSettings;
-use muser_engine::engine::{self, Export, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
+use muser_engine::engine::{self, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, PrefixScope, names_of};
 use muser_lane::pacing::{Pace, PacedBy};
@@ -294,7 +294,6 @@ impl Producer {
         let Ok(nonce) = random::bytes() else {
             return refuse(RefuseCode::Internal, "no random bytes".into());
         };
-        let export = Export::new(&self.shape.spec, rows, held_pages);
         let wanted = EngineRequest {
             prompt: request.tokens.clone(),
             tokens_max: Some(0),
@@ -305,7 +304,7 @@ impl Producer {
             reuse: PrefixReuse::Within(self.settings.prefixes.realm(asker.0, &request.realm)),
             flow: engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) },
         };
-        let answer = self.host.submit_exported(wanted, export).await.map_err(|refused| {
+        let answer = self.host.submit_exported(wanted, held_pages).await.map_err(|refused| {
             let code = match &refused {
                 Refused::Submit(SubmitError::QueueFull { .. }) => RefuseCode::Busy,
                 Refused::Submit(SubmitError::PromptTooLong { .. } | SubmitError::NeverFits { .. }) => {

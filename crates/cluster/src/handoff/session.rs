@@ -7,8 +7,8 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::ReadyPage;
-use muser_host::{Answer, News, What};
+use muser_engine::engine::{ReadyPage, RequestEvent};
+use muser_host::{Answer, TimedEvent};
 use muser_lane::accounting::SendAccount;
 use muser_lane::pacing::LanePace;
 use muser_lane::{Lane, linger};
@@ -103,7 +103,7 @@ enum Happened {
     Read(io::Result<()>),
     Pushed(io::Result<usize>),
     Waited,
-    News(Option<News>),
+    Engine(Option<TimedEvent>),
     Tick,
     /// Another lane needs this one's place.
     Ended,
@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
                     pushed = push(&mut writing, output), if may_push => Happened::Pushed(pushed),
                     () = sleep(wait), if !wait.is_zero() => Happened::Waited,
                     () = yield_now(), if has_more_to_say => Happened::Waited,
-                    news = next_news(&mut self.work) => Happened::News(news),
+                    event = next_event(&mut self.work) => Happened::Engine(event),
                     _ = tick.tick() => Happened::Tick,
                     () = self.place.is_needed() => Happened::Ended,
                 }
@@ -186,7 +186,7 @@ impl<'a> Session<'a> {
                 Happened::Waited => {}
                 // The peer has left, and everything with it.
                 Happened::Read(Err(_)) | Happened::Pushed(Err(_)) | Happened::Ended => return,
-                Happened::News(news) => self.heed(news),
+                Happened::Engine(event) => self.heed(event),
                 Happened::Tick => {
                     self.sender.tick(self.clock.now_ms());
                     if self.work.is_none() && self.place.is_forgotten(Instant::now()) {
@@ -311,10 +311,10 @@ impl<'a> Session<'a> {
     }
 
     /// Handles an event of the engine.
-    fn heed(&mut self, news: Option<News>) {
+    fn heed(&mut self, timed: Option<TimedEvent>) {
         let Some(work) = &mut self.work else { return };
-        match news.map(|news| (news.at, news.what)) {
-            Some((at, What::Started { reused, .. })) => {
+        match timed.map(|timed| (timed.at, timed.event)) {
+            Some((at, RequestEvent::Started { reused, .. })) => {
                 work.timeline.started(at);
                 work.reused_rows = u32::try_from(reused).unwrap_or(u32::MAX);
                 let acceptance = Acceptance {
@@ -328,7 +328,7 @@ impl<'a> Session<'a> {
                     Err(_) => self.give_up(),
                 }
             }
-            Some((_, What::Progress { computed, pages, .. })) => {
+            Some((_, RequestEvent::Progress { computed, pages, .. })) => {
                 let frame_bytes = u64::from(FRAME_BYTES).max(work.plan.body_bytes_min());
                 let (pace, unsent_bytes) = (self.producer.pace.as_ref(), self.unsent_bytes.into());
                 let flow = Flow { pace: pace.map(|pace| pace.bytes_per_s()), frame_bytes, unsent_bytes };
@@ -337,13 +337,13 @@ impl<'a> Session<'a> {
                 work.outbox.extend(frames(&work.plan, (pages.into(), codecs), bytes_max));
                 work.outbox.push_back(Outgoing::Progress(u32::try_from(computed).unwrap_or(u32::MAX)));
             }
-            Some((at, What::Finished(_))) => {
+            Some((at, RequestEvent::Finished(_))) => {
                 work.timeline.computed(at);
                 work.computed = true;
                 work.outbox.push_back(Outgoing::Commit);
             }
-            Some((_, What::Token(_))) => {}
-            Some((_, What::Failed(_))) | None => self.give_up(),
+            Some((_, RequestEvent::Failed(_))) | None => self.give_up(),
+            Some(_) => {}
         }
     }
 
@@ -446,7 +446,7 @@ pub(super) async fn turn_away(producer: &Producer, mut lane: Lane) {
 
 /// The engine's next event on the handoff under way, once the last one was passed on; pending for ever if none is
 /// expected.
-async fn next_news(work: &mut Option<Work>) -> Option<News> {
+async fn next_event(work: &mut Option<Work>) -> Option<TimedEvent> {
     match work {
         Some(work) if !work.computed && work.outbox.is_empty() => work.answer.next().await,
         _ => pending().await,

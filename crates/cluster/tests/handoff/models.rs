@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 
 use muser_engine::ChunkRows;
-use muser_engine::engine::PrefixReuse;
-use muser_host::{EngineHost, What};
+use muser_engine::engine::{PrefixReuse, RequestEvent};
+use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::formats::WeightType;
 use muser_synthetic::small::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
@@ -106,8 +106,8 @@ pub fn company(host: &EngineHost, seed: u64) -> Company {
             let prompt = tokens(random.u64(..), random.usize(1..200));
             let asked = host.submit(request(&prompt, random.usize(1..40), PrefixReuse::Share)).await;
             let Ok(mut answer) = asked else { return };
-            while let Some(news) = answer.next().await {
-                assert!(!matches!(news.what, What::Failed(_)), "{news:?}");
+            while let Some(timed) = answer.next().await {
+                assert!(!matches!(timed.event, RequestEvent::Failed(_)), "{timed:?}");
             }
         }
     }))

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use muser_cluster::handoff::BringError;
 use muser_engine::ChunkRows;
-use muser_engine::engine::{Export, PrefixReuse};
-use muser_host::What;
+use muser_engine::engine::{PrefixReuse, RequestEvent};
 use muser_kernels::attention::KvLayout;
 use muser_kv::CacheSpec;
 use muser_wire::{Failure, Frame, FrameKind, HandoffPlan, Message, PageCodec, PagePacker, Pages, layer_groups};
@@ -21,18 +20,17 @@ type Digests = BTreeMap<(usize, usize), blake3::Hash>;
 
 /// Digests of the pages that `machine` exports for the first `rows` rows of a prompt.
 async fn exported(machine: &Machine, prompt: &[u32], rows: usize) -> Digests {
-    let export = Export::new(&machine.spec, rows, 0);
     let wanted = request(&prompt[..rows], 0, PrefixReuse::Share);
-    let mut answer = machine.host.submit_exported(wanted, export).await.unwrap();
+    let mut answer = machine.host.submit_exported(wanted, 0).await.unwrap();
     let mut digests = Digests::new();
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Progress { pages, .. } => {
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Progress { pages, .. } => {
                 digests.extend(pages.iter().map(|page| ((page.layer, page.page), blake3::hash(page.bytes.as_ref()))));
             }
-            What::Finished(_) => break,
-            What::Failed(reason) => panic!("{reason}"),
-            What::Started { .. } | What::Token(_) => {}
+            RequestEvent::Finished(_) => break,
+            RequestEvent::Failed(error) => panic!("{error}"),
+            _ => {}
         }
     }
     digests

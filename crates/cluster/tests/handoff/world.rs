@@ -10,9 +10,9 @@ use muser_cluster::handoff::{
     BringError, Compress, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings,
     Shape, Trust,
 };
-use muser_engine::engine::{Flow, PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
-use muser_host::{EngineHost, What};
+use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
 use muser_kv::{CacheSpec, PrefixScope};
@@ -264,17 +264,17 @@ pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request
 /// Reused tokens of an answer, and per token its id, with every candidate's id and the bits of its logprob.
 pub async fn answer(mut answer: muser_host::Answer) -> (usize, Vec<(u32, Vec<u64>)>) {
     let (mut reused, mut tokens) = (0, Vec::new());
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Started { reused: found, .. } => reused = found,
-            What::Token(token) => {
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Started { reused: found, .. } => reused = found,
+            RequestEvent::Token(token) => {
                 let logprobs = token.logprobs.unwrap();
                 let bits = |top: &muser_engine::TokenLogprob| [u64::from(top.token), top.logprob.to_bits()];
                 tokens.push((token.token, logprobs.top.iter().flat_map(bits).collect()));
             }
-            What::Finished(_) => break,
-            What::Progress { .. } => {}
-            What::Failed(reason) => panic!("{reason}"),
+            RequestEvent::Finished(_) => break,
+            RequestEvent::Failed(error) => panic!("{error}"),
+            _ => {}
         }
     }
     (reused, tokens)

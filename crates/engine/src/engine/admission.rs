@@ -3,7 +3,8 @@
 use muser_kv::{PAGE_ROWS, SequenceCache};
 
 use super::Engine;
-use super::request::{Event, PrefixReuse};
+use super::event::{OnEvent, RequestEvent};
+use super::request::PrefixReuse;
 use super::sequence::{Running, Sequence};
 use crate::policy::has_pages;
 
@@ -29,7 +30,7 @@ struct Admission {
 
 impl Engine {
     /// Starts waiting requests while there is room for them, and plans the step.
-    pub(super) fn hand_out_rows(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+    pub(super) fn hand_out_rows(&mut self, on_event: &mut OnEvent<'_>) {
         while self.start_next(on_event) {}
         let running = || self.running.iter().enumerate();
         let decoders = running().filter(|(_, running)| running.decodes()).map(|(index, _)| index);
@@ -40,7 +41,7 @@ impl Engine {
 
     /// Starts the first waiting sequence, in the order of turns, for which there is a place and that need not wait for what
     /// another is computing. False if there is none, or no memory for it: no later one starts before it then.
-    fn start_next(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> bool {
+    fn start_next(&mut self, on_event: &mut OnEvent<'_>) -> bool {
         for index in self.in_turn() {
             let is_full = self.running.len() >= self.places;
             let paused = if is_full { self.to_pause_for(self.waiting[index].flow) } else { None };
@@ -68,7 +69,7 @@ impl Engine {
     /// Makes sure that the planned rows find their pages: first by giving up kept prefixes and the pages of sequences that
     /// wait for their turn, then by interrupting those that started last. One alone fits, or it would not have been
     /// accepted; what others share of its pages' room comes on top.
-    pub(super) fn make_room(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+    pub(super) fn make_room(&mut self, on_event: &mut OnEvent<'_>) {
         loop {
             let running = &self.running;
             let needed: usize = self.plan.work.iter().map(|work| running[work.sequence].pages_to_take(work.rows)).sum();
@@ -113,7 +114,7 @@ impl Engine {
         if has_pages(promised, wanted, pages) { Ok(admission) } else { Err(Obstacle::Memory) }
     }
 
-    fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut OnEvent<'_>) {
         let Admission { reused_pages, shared_pages, mut landmark } = admission;
         let cache = if let Some(parked) = sequence.parked.take() {
             landmark = parked.landmark;
@@ -128,15 +129,18 @@ impl Engine {
             SequenceCache::new(self.spec.clone(), self.pool.clone())
         };
         sequence.reserve();
+        let is_free = |slot: &usize| self.running.iter().all(|running| running.slot != *slot);
+        let slot = (0..=self.running.len()).find(is_free).expect("one more slot than there are running sequences");
         if sequence.reused.is_none() {
             sequence.reused = Some(cache.rows());
-            on_event(Event::Started { id: sequence.id, reused: cache.rows() });
+            on_event(sequence.id, RequestEvent::Started { reused: cache.rows(), slot });
         } else {
-            on_event(Event::Resumed { id: sequence.id });
+            on_event(sequence.id, RequestEvent::Resumed { slot });
         }
         self.take_turn(sequence.flow);
         let turn_began = sequence.generated();
-        self.running.push(Running { sequence, cache, shared_pages, landmark, turn_began, chosen: None, failure: None });
+        let (chosen, failure) = (None, None);
+        self.running.push(Running { sequence, cache, slot, shared_pages, landmark, turn_began, chosen, failure });
     }
 
     /// Cache that was installed for a sequence, if its pages are still trusted; if not, the sequence computes everything
@@ -172,13 +176,13 @@ impl Engine {
         held.budget_bytes.saturating_sub(held.live_bytes) / self.spec.layout().page_bytes()
     }
 
-    fn interrupt_youngest(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn interrupt_youngest(&mut self, on_event: &mut OnEvent<'_>) {
         let Some(Running { mut sequence, cache, .. }) = self.running.pop() else { return };
         self.plan.drop_sequence(self.running.len());
         let rows = cache.rows();
         Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         sequence.preemptions += 1;
-        on_event(Event::Preempted { id: sequence.id });
+        on_event(sequence.id, RequestEvent::Preempted);
         self.queue_again(sequence);
     }
 }

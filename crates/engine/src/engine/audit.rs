@@ -294,7 +294,7 @@ impl Audit {
 }
 
 impl Engine {
-    /// Queues an audit. [`Event::Audited`](super::Event::Audited) is its end, unless it is cancelled.
+    /// Queues an audit. [`RequestEvent::Audited`](super::RequestEvent::Audited) is its end, unless it is cancelled.
     ///
     /// # Errors
     /// [`SubmitError`], as of [`Self::submit`].

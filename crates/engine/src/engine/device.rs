@@ -6,12 +6,13 @@
 use muser_model::{DeviceError, StepError};
 
 use super::Engine;
-use super::request::{Event, RequestError, StepRefused};
+use super::event::{OnEvent, RequestEvent};
+use super::request::{RequestError, StepRefused};
 use super::sequence::Running;
 
 impl Engine {
     /// Runs the planned rows, or those of fewer sequences where the device has no room for all.
-    pub(super) fn compute(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), StepRefused> {
+    pub(super) fn compute(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepRefused> {
         loop {
             match self.forward(on_event) {
                 Ok(()) => return Ok(()),
@@ -27,7 +28,7 @@ impl Engine {
 
     /// Takes the sequence that started last out of the step, and its place and those of younger ones away; a sequence that is
     /// alone in the step ends. Each call leaves the step one sequence fewer.
-    fn shrink_step(&mut self, error: DeviceError, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn shrink_step(&mut self, error: DeviceError, on_event: &mut OnEvent<'_>) {
         // In the order in which they started: `forward` has sorted the plan.
         let Some(youngest) = self.plan.work.last().map(|work| work.sequence) else { return };
         self.plan.drop_sequence(youngest);
@@ -35,7 +36,7 @@ impl Engine {
         let is_told = self.running[youngest].chosen.is_some();
         if self.plan.work.is_empty() || is_told {
             let Running { sequence, .. } = self.remove(youngest);
-            return on_event(Event::Failed { id: sequence.id, error: RequestError::DeviceMemory(error) });
+            return on_event(sequence.id, RequestEvent::Failed(RequestError::DeviceMemory(error)));
         }
         while self.running.len() > youngest {
             self.pause(self.running.len() - 1, on_event);
@@ -50,11 +51,11 @@ impl Engine {
     }
 
     /// Ends every request: the device that would have computed it is gone.
-    fn fail_all(&mut self, error: &DeviceError, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn fail_all(&mut self, error: &DeviceError, on_event: &mut OnEvent<'_>) {
         self.plan.work.clear();
         let running = self.running.drain(..).map(|running| running.sequence);
         for sequence in running.chain(self.waiting.drain(..)) {
-            on_event(Event::Failed { id: sequence.id, error: RequestError::DeviceFailed(error.clone()) });
+            on_event(sequence.id, RequestEvent::Failed(RequestError::DeviceFailed(error.clone())));
         }
     }
 }

@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
-use muser_kv::{CacheSpec, ExportError, PAGE_ROWS, SealedPage};
-
-use super::request::ComputedPages;
+use muser_kv::{CacheSpec, ExportError, PAGE_ROWS, SealedPage, SequenceCache};
 
 /// The pages of a sequence that a receiver lacks, and those among them that are still to be given out.
 ///
 /// Pages are given out in the order in which they are computed; a page that is not full only when all rows are there.
 #[derive(Clone, Debug)]
-pub struct Export {
+pub(super) struct Export {
     rows: usize,
     /// Per layer, the pages that are still to be given out, by absolute index.
     left: Vec<Range<usize>>,
@@ -38,21 +36,17 @@ pub enum PageBytes {
 
 impl Export {
     /// The pages missing to go on after `rows` rows, for a receiver that holds the first `held_pages` pages.
-    pub fn new(spec: &CacheSpec, rows: usize, held_pages: usize) -> Self {
+    pub(super) fn new(spec: &CacheSpec, rows: usize, held_pages: usize) -> Self {
         let missing = |layer| spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
         Self { rows, left: (0..spec.layers().len()).map(missing).collect() }
     }
 
-    /// True if every page was given out.
-    pub fn is_done(&self) -> bool {
-        self.left.iter().all(Range::is_empty)
-    }
-
-    /// The pages that `computed` rows complete and that were not given out before: by page, then by layer.
+    /// The pages that are complete in `cache` and were not given out before: by page, then by layer.
     ///
     /// # Errors
-    /// If the sequence does not hold one of them.
-    pub fn ready(&mut self, computed: usize, pages: ComputedPages<'_>) -> Result<Vec<ReadyPage>, ExportError> {
+    /// If the cache does not hold one of them.
+    pub(super) fn ready(&mut self, cache: &SequenceCache) -> Result<Vec<ReadyPage>, ExportError> {
+        let computed = cache.rows();
         let whole = if computed >= self.rows { self.rows.div_ceil(PAGE_ROWS) } else { computed / PAGE_ROWS };
         let mut ready = Vec::new();
         for (layer, left) in self.left.iter_mut().enumerate() {
@@ -60,9 +54,9 @@ impl Export {
                 let page = left.start;
                 let is_full = (page + 1) * PAGE_ROWS <= self.rows;
                 let bytes = if is_full {
-                    PageBytes::Sealed(pages.sealed(layer, page)?)
+                    PageBytes::Sealed(cache.sealed_page(layer, page)?)
                 } else {
-                    PageBytes::Partial(pages.exported(layer, page)?.bytes.to_vec())
+                    PageBytes::Partial(cache.export_page(layer, page)?.bytes.to_vec())
                 };
                 ready.push(ReadyPage { layer, page, bytes });
                 left.start += 1;

@@ -21,7 +21,7 @@
 //! waits until one that runs has ended. A sequence whose step alone does not fit fails, and no other. If the device itself
 //! fails, all requests do.
 //!
-//! - `request` is the requests, events and errors.
+//! - `request` is the requests and errors, `event` their events.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
 //! - `provenance` asks if they may be used, and takes back those of a machine that sent wrong ones.
@@ -33,6 +33,7 @@
 mod admission;
 mod audit;
 mod device;
+mod event;
 mod export;
 mod install;
 mod provenance;
@@ -52,11 +53,12 @@ use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
 use crate::sampler::{Sampler, SamplerWorkspace};
 pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
-pub use export::{Export, PageBytes, ReadyPage};
+pub use event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
+use export::Export;
+pub use export::{PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
 pub use request::{
-    ComputedPages, EngineError, Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestError, RequestId,
-    StepRefused, StepReport, SubmitError, TokenEvent,
+    EngineError, Flow, PrefixReuse, Request, RequestError, RequestId, StepRefused, StepReport, SubmitError,
 };
 use sequence::{Part, Running, Sequence};
 use turns::Rotation;
@@ -162,6 +164,16 @@ impl Engine {
     /// [`SubmitError`] says why it was refused; nothing has changed then.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, SubmitError> {
         self.enqueue(request, Sequence::new)
+    }
+
+    /// Queues a request whose pages are wanted elsewhere by a receiver that holds the prompt's first `held_pages`: the others
+    /// come with [`RequestEvent::Progress`], each once.
+    ///
+    /// # Errors
+    /// [`SubmitError`] says why it was refused; nothing has changed then.
+    pub fn submit_exported(&mut self, request: Request, held_pages: usize) -> Result<RequestId, SubmitError> {
+        let export = Export::new(&self.spec, request.prompt.len(), held_pages);
+        self.enqueue(request, |id, request, sampler| Sequence::exported(id, request, sampler, export))
     }
 
     /// Ends a request at the beginning of the next step, which tells of it: no row of it is computed any more, and if it

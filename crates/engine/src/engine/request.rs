@@ -1,12 +1,11 @@
-//! Requests, events and errors of the engine.
+//! Requests and errors of the engine.
 
 use std::sync::Arc;
 
-use muser_kv::{ExportError, ExportedPage, Realm, SealedPage, SequenceCache, SpecError};
+use muser_kv::{ExportError, Realm, SpecError};
 use muser_model::{CacheError, DeviceError, ForwardError, StepError};
 
-use super::audit::Verdict;
-use crate::sampler::{Logprobs, LogprobsWanted, SamplingError, SamplingSettings};
+use crate::sampler::{LogprobsWanted, SamplingError, SamplingSettings};
 
 /// Generation request: prompt, limits, sampling and scheduling flow.
 #[derive(Clone, Debug)]
@@ -194,145 +193,9 @@ pub enum RequestError {
     /// The device failed; so has every other request.
     #[error(transparent)]
     DeviceFailed(DeviceError),
-}
-
-/// Event of one request or audit during a step, in the order the engine emits them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event<'a> {
-    /// The request left the queue for the first time.
-    Started {
-        /// The request.
-        id: RequestId,
-        /// Tokens of its prompt whose keys and values were there already.
-        reused: usize,
-    },
-    /// More of the tokens so far have their keys and values.
-    PrefillProgress {
-        /// The request.
-        id: RequestId,
-        /// Tokens that have them, reused ones included.
-        computed: usize,
-        /// Tokens that need them before the next token can be chosen.
-        total: usize,
-        /// The pages, to be given to others; absent where the next token is chosen in the same step.
-        pages: Option<ComputedPages<'a>>,
-    },
-    /// A token was chosen.
-    Token(TokenEvent<'a>),
-    /// Memory was short: the request gave up its pages and waits again, before all that never ran. Its tokens stand, and
-    /// their keys and values will be computed again or found.
-    Preempted {
-        /// The request.
-        id: RequestId,
-    },
-    /// It was another client's turn, or the device has no room for it beside those that started before: the request waits
-    /// again and keeps its pages, unless [`Event::Preempted`] follows.
-    Paused {
-        /// The request.
-        id: RequestId,
-    },
-    /// A request that waited again runs again.
-    Resumed {
-        /// The request.
-        id: RequestId,
-    },
-    /// The request is done.
-    Finished {
-        /// The request.
-        id: RequestId,
-        /// Final counts, and the finish reason.
-        outcome: Outcome,
-    },
-    /// An audit is done. Nothing of it is left.
-    Audited {
-        /// The audit.
-        id: RequestId,
-        /// Result of the comparison.
-        verdict: Verdict,
-    },
-    /// The request or audit failed. Tokens chosen before stand.
-    Failed {
-        /// The request.
-        id: RequestId,
-        /// The reason.
-        error: RequestError,
-    },
-}
-
-/// Finish reason of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// The model chose a token that ends the text.
-    EndOfGeneration,
-    /// `tokens_max` tokens were generated.
-    Limit,
-    /// Prompt and generated tokens fill the context.
-    ContextFull,
-    /// It was cancelled.
-    Stopped,
-}
-
-/// Final counts of a request, and its finish reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Tokens generated, the one that ended the text included.
-    pub generated: usize,
-    /// Finish reason.
-    pub finish: Finish,
-    /// Bytes of KV pages held at the end.
-    pub kv_bytes: usize,
-    /// Tokens of the prompt whose keys and values were there already.
-    pub reused: usize,
-    /// Preemptions: times it gave up its pages to other sequences and waited again.
-    pub preemptions: usize,
-}
-
-/// The pages of a sequence between two steps: whole ones can be shared, and never change again.
-#[derive(Clone, Copy, Debug)]
-pub struct ComputedPages<'a>(&'a SequenceCache);
-
-impl<'a> ComputedPages<'a> {
-    pub(super) fn of(cache: &'a SequenceCache) -> Self {
-        Self(cache)
-    }
-
-    /// A share in a full page, by absolute index.
-    ///
-    /// # Errors
-    /// If the page is not full, or not held.
-    pub fn sealed(&self, layer: usize, page: usize) -> Result<SealedPage, ExportError> {
-        self.0.sealed_page(layer, page)
-    }
-
-    /// The bytes of a page, full or not, in canonical form.
-    ///
-    /// # Errors
-    /// If the page is not held.
-    pub fn exported(&self, layer: usize, page: usize) -> Result<ExportedPage<'a>, ExportError> {
-        self.0.export_page(layer, page)
-    }
-}
-
-/// Equal if both are pages of the same cache, by address.
-impl PartialEq for ComputedPages<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.0, other.0)
-    }
-}
-
-/// One chosen token.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenEvent<'a> {
-    /// The request.
-    pub id: RequestId,
-    /// The token.
-    pub token: u32,
-    /// True for a stop token of the request; [`Event::Finished`] follows.
-    pub is_stop: bool,
-    /// The raw logits it was chosen from, `[vocab]`.
-    pub logits: &'a [f32],
-    /// Present if the request asked for them.
-    pub logprobs: Option<Logprobs<'a>>,
+    /// A page to export is not held.
+    #[error(transparent)]
+    Export(#[from] ExportError),
 }
 
 /// Rows computed by a step, and sequences after it.

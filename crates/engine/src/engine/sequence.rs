@@ -5,9 +5,11 @@ use std::sync::Arc;
 use muser_kv::{PAGE_ROWS, PageName, Provenance, SequenceCache};
 
 use super::audit::Audit;
+use super::event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
+use super::export::Export;
 use super::install::Installed;
-use super::request::{Event, Finish, Flow, Outcome, PrefixReuse, Request, RequestError, RequestId, TokenEvent};
-use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace};
+use super::request::{Flow, PrefixReuse, Request, RequestError, RequestId};
+use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, TokenLogprobs};
 
 /// All of a request but its keys and values: enough to compute those again.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(super) struct Sequence {
     pub(super) provenance: Provenance,
     /// The audit that it computes; `None` for a generation request.
     pub(super) audit: Option<Box<Audit>>,
+    /// Pages to give out as they become complete.
+    pub(super) export: Option<Export>,
 }
 
 /// Cache and marks of a sequence that gave up its place and keeps its pages.
@@ -56,6 +60,8 @@ pub(super) struct Parked {
 pub(super) struct Running {
     pub(super) sequence: Sequence,
     pub(super) cache: SequenceCache,
+    /// Index of its slot: the lowest that was free when it started.
+    pub(super) slot: usize,
     /// Pages that it shared with other running sequences when it started.
     pub(super) shared_pages: usize,
     /// Rows at which a step must end, because the prefix up to there is worth keeping.
@@ -110,6 +116,7 @@ impl Sequence {
             installed: None,
             provenance: Provenance::default(),
             audit: None,
+            export: None,
         }
     }
 
@@ -121,6 +128,11 @@ impl Sequence {
     /// An audit as a request, which has been checked.
     pub(super) fn audit(id: RequestId, request: Request, sampler: Sampler, audit: Audit) -> Self {
         Self { audit: Some(Box::new(audit)), ..Self::new(id, request, sampler) }
+    }
+
+    /// The request, which has been checked, with the pages to give out.
+    pub(super) fn exported(id: RequestId, request: Request, sampler: Sampler, export: Export) -> Self {
+        Self { export: Some(export), ..Self::new(id, request, sampler) }
     }
 
     /// Pages installed for it, until it starts from them.
@@ -207,18 +219,13 @@ impl Sequence {
 impl Part<'_> {
     /// Chooses the token that follows, and tells of it. Logits that come again after a step that was given up are the same, and
     /// their token was told.
-    pub(super) fn choose(
-        &mut self,
-        logits: &[f32],
-        workspace: &mut SamplerWorkspace,
-        on_event: &mut dyn FnMut(Event<'_>),
-    ) {
+    pub(super) fn choose(&mut self, logits: &[f32], workspace: &mut SamplerWorkspace, on_event: &mut OnEvent<'_>) {
         if self.chosen.is_some() {
             return;
         }
         let Sequence { id, ref tokens, ref sampler, ref stop_tokens, logprobs, .. } = *self.sequence;
         if let Some(total) = self.prefilled {
-            on_event(Event::PrefillProgress { id, computed: total, total, pages: None });
+            on_event(id, RequestEvent::Progress { computed: total, total, pages: Vec::new() });
         }
         let token = sampler.choose(logits, tokens, workspace);
         let is_stop = stop_tokens.contains(&token);
@@ -226,7 +233,8 @@ impl Part<'_> {
             LogprobsStage::Model => workspace.logprobs(sampler, logits, token, count),
             LogprobsStage::Draw => workspace.draw_logprobs(token, count),
         });
-        on_event(Event::Token(TokenEvent { id, token, is_stop, logits, logprobs }));
+        let logprobs = logprobs.map(TokenLogprobs::from);
+        on_event(id, RequestEvent::Token(ChosenToken { token, is_stop, logprobs }));
         *self.chosen = Some(Choice { token, is_stop });
     }
 }

@@ -6,7 +6,8 @@ use muser_kv::{PAGE_ROWS, SequenceCache};
 use muser_model::{LogitsWanted, SequenceInput, StepError};
 
 use super::audit::Verdict;
-use super::request::{ComputedPages, Event, Finish, PrefixReuse, RequestError, StepRefused, StepReport};
+use super::event::{Finish, OnEvent, RequestEvent};
+use super::request::{PrefixReuse, RequestError, StepRefused, StepReport};
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
 use crate::policy::WorkClass;
@@ -18,7 +19,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`StepRefused`] if the pass could not be run. After [`StepRefused::DeviceFailed`] there are no requests any more.
-    pub fn step(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<StepReport, StepRefused> {
+    pub fn step(&mut self, on_event: &mut OnEvent<'_>) -> Result<StepReport, StepRefused> {
         self.end_cancelled(on_event);
         self.hand_out_rows(on_event);
         self.make_room(on_event);
@@ -28,20 +29,20 @@ impl Engine {
         Ok(StepReport { decode_rows, prefill_rows, running: self.running.len(), waiting: self.waiting.len() })
     }
 
-    fn end_cancelled(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn end_cancelled(&mut self, on_event: &mut OnEvent<'_>) {
         while let Some(index) = self.running.iter().position(|running| running.sequence.cancelled) {
             self.finish(index, Finish::Stopped, on_event);
         }
         self.waiting.retain(|sequence| {
             if sequence.cancelled {
-                on_event(Event::Finished { id: sequence.id, outcome: sequence.outcome(Finish::Stopped, 0) });
+                on_event(sequence.id, RequestEvent::Finished(sequence.outcome(Finish::Stopped, 0)));
             }
             !sequence.cancelled
         });
     }
 
     /// Runs the planned rows; tokens are chosen, and told of, while their logits are there.
-    pub(super) fn forward(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), StepError> {
+    pub(super) fn forward(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepError> {
         let Self { executor, running, plan, workspace, buffers, .. } = self;
         // The batch follows the running sequences. Where a row stands in it changes nothing.
         plan.work.sort_unstable_by_key(|work| work.sequence);
@@ -67,7 +68,7 @@ impl Engine {
     }
 
     /// Adds what was chosen, keeps prefixes that are worth it, and ends what has ended.
-    fn settle(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn settle(&mut self, on_event: &mut OnEvent<'_>) {
         let mut ended = 0;
         for at in 0..self.plan.work.len() {
             let work = self.plan.work[at];
@@ -78,22 +79,28 @@ impl Engine {
             if let Some(error) = failure.take() {
                 self.remove(index);
                 ended += 1;
-                on_event(match error {
-                    RequestError::NotFinite(error) if is_audit => {
-                        Event::Audited { id, verdict: Verdict::NotFinite(error) }
-                    }
-                    error => Event::Failed { id, error },
-                });
+                let event = match error {
+                    RequestError::NotFinite(error) if is_audit => RequestEvent::Audited(Verdict::NotFinite(error)),
+                    error => RequestEvent::Failed(error),
+                };
+                on_event(id, event);
                 continue;
             }
             if work.class == WorkClass::Prefill && chosen.is_none() {
-                let pages = Some(ComputedPages::of(cache));
-                on_event(Event::PrefillProgress { id, computed: rows, total, pages });
+                match sequence.export.as_mut().map_or(Ok(Vec::new()), |export| export.ready(cache)) {
+                    Ok(pages) => on_event(id, RequestEvent::Progress { computed: rows, total, pages }),
+                    Err(error) => {
+                        self.remove(index);
+                        ended += 1;
+                        on_event(id, RequestEvent::Failed(error.into()));
+                        continue;
+                    }
+                }
             }
             if let Some(verdict) = sequence.audit.as_mut().and_then(|audit| audit.compare(cache)) {
                 self.remove(index);
                 ended += 1;
-                on_event(Event::Audited { id, verdict });
+                on_event(id, RequestEvent::Audited(verdict));
                 continue;
             }
             let reached = landmark.take_if(|landmark| *landmark <= rows).is_some();
@@ -117,11 +124,11 @@ impl Engine {
     }
 
     /// Ends a running sequence; its pages stay as far as they are kept for reuse.
-    fn finish(&mut self, index: usize, finish: Finish, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn finish(&mut self, index: usize, finish: Finish, on_event: &mut OnEvent<'_>) {
         let Running { mut sequence, cache, .. } = self.remove(index);
         let rows = cache.rows();
         Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
-        on_event(Event::Finished { id: sequence.id, outcome: sequence.outcome(finish, cache.bytes()) });
+        on_event(sequence.id, RequestEvent::Finished(sequence.outcome(finish, cache.bytes())));
     }
 
     /// Keeps the full pages of the first `rows` rows of a sequence that shares what it computes.

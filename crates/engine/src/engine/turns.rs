@@ -10,7 +10,8 @@
 use muser_kv::SequenceCache;
 
 use super::Engine;
-use super::request::{Event, Flow, SubmitError};
+use super::event::{OnEvent, RequestEvent};
+use super::request::{Flow, SubmitError};
 use super::sequence::{Parked, Running, Sequence};
 
 /// Tokens of a sequence after which its place may go to a client that has fewer.
@@ -128,15 +129,15 @@ impl Engine {
     }
 
     /// Takes a place away; the pages stay.
-    pub(super) fn pause(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) {
+    pub(super) fn pause(&mut self, index: usize, on_event: &mut OnEvent<'_>) {
         let Running { mut sequence, cache, shared_pages, landmark, .. } = self.running.remove(index);
         sequence.parked = Some(Box::new(Parked { cache, shared_pages, landmark }));
-        on_event(Event::Paused { id: sequence.id });
+        on_event(sequence.id, RequestEvent::Paused);
         self.queue_again(sequence);
     }
 
     /// Gives up the pages of a waiting sequence other than `but`, the last one in the queue. False if none has any.
-    pub(super) fn give_up_parked(&mut self, but: Option<usize>, on_event: &mut dyn FnMut(Event<'_>)) -> bool {
+    pub(super) fn give_up_parked(&mut self, but: Option<usize>, on_event: &mut OnEvent<'_>) -> bool {
         let parked = |(index, sequence): &(usize, &mut Sequence)| Some(*index) != but && sequence.parked.is_some();
         let Some((_, sequence)) = self.waiting.iter_mut().enumerate().rfind(parked) else { return false };
         let cache: Option<SequenceCache> = sequence.parked.take().map(|parked| parked.cache);
@@ -145,7 +146,7 @@ impl Engine {
             Self::keep_prefix(&mut self.prefixes, &self.settings.identity, sequence, &cache, rows);
         }
         sequence.preemptions += 1;
-        on_event(Event::Preempted { id: sequence.id });
+        on_event(sequence.id, RequestEvent::Preempted);
         true
     }
 

@@ -40,6 +40,21 @@ pub struct Logprobs<'a> {
     pub top: &'a [TokenLogprob],
 }
 
+/// [`Logprobs`] that outlive the sampler's workspace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the chosen token.
+    pub chosen: TokenLogprob,
+    /// Of the likeliest, likeliest first.
+    pub top: Vec<TokenLogprob>,
+}
+
+impl From<Logprobs<'_>> for TokenLogprobs {
+    fn from(found: Logprobs<'_>) -> Self {
+        Self { chosen: found.chosen, top: found.top.to_vec() }
+    }
+}
+
 /// The probabilities of `chosen`, which is among `candidates`, and of the `count` likeliest, under their softmax.
 pub(super) fn of<'a>(
     candidates: &mut Vec<Candidate>,

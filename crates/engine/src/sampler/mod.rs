@@ -19,7 +19,7 @@ mod stages;
 use std::sync::Arc;
 
 use candidates::Candidate;
-pub use logprobs::{Logprobs, LogprobsStage, LogprobsWanted, TokenLogprob};
+pub use logprobs::{Logprobs, LogprobsStage, LogprobsWanted, TokenLogprob, TokenLogprobs};
 pub use setting::{AliasRule, FieldAlias, SamplerSetting, SettingFlag, SettingRange, SettingValue};
 pub use settings::{LogitBias, SamplingError};
 pub use stages::{SAMPLER_SETTINGS, SAMPLER_STAGES, SamplerStage, SamplingSettings};

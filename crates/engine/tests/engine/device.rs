@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use muser_engine::engine::{Request, RequestError, RequestId, StepRefused};
-use muser_engine::{Engine, EngineSettings, Finish};
+use muser_engine::{EngineSettings, Finish};
 use muser_kernels::cpu::Kernels;
 use muser_kv::{KvLayout, PAGE_ROWS};
 use muser_model::testing::{Fault, Faults, Faulty};
@@ -16,7 +16,7 @@ use crate::world::{LAYOUTS, Solo, World, assert_same_answer, greedy, llama, non_
 /// An engine whose device fails as `faults` says.
 fn world(model: &Arc<Model>, settings: EngineSettings, faults: Faults) -> World {
     let executor = Executor::new(Arc::clone(model), Kernels::detected(), NonZeroUsize::MIN, non_zero(160)).unwrap();
-    World::of(Engine::new(Faulty::new(executor, faults), settings).unwrap())
+    World::of(Faulty::new(executor, faults), settings)
 }
 
 /// Pages of one layer that a step's rows see.

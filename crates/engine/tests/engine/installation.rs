@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muser_engine::EngineSettings;
-use muser_engine::engine::{Event, Export, Installation, NotInstallable, PrefixReuse, ReadyPage, Request};
+use muser_engine::engine::{Installation, NotInstallable, PrefixReuse, ReadyPage, Request, RequestEvent};
 use muser_kv::{InstallError, KvLayout};
 use muser_model::Model;
 
@@ -20,20 +20,19 @@ pub fn receiver(model: &Arc<Model>, kv: KvLayout) -> World {
 /// The pages that another engine computes for an installation, in the order in which they are ready.
 pub fn computed_elsewhere(model: &Arc<Model>, kv: KvLayout, installation: &Installation) -> Vec<ReadyPage> {
     let mut engine = engine(model, roomy(kv));
-    let rows = installation.tokens().len();
-    engine.submit(greedy(installation.tokens(), 0)).unwrap();
-    let mut export = Export::new(installation.spec(), rows, installation.held_pages());
+    engine.submit_exported(greedy(installation.tokens(), 0), installation.held_pages()).unwrap();
     let mut ready = Vec::new();
     while engine.has_work() {
         engine
-            .step(&mut |event| {
-                if let Event::PrefillProgress { computed, pages: Some(pages), .. } = event {
-                    ready.extend(export.ready(computed, pages).unwrap());
+            .step(&mut |_, event| {
+                if let RequestEvent::Progress { pages, .. } = event {
+                    ready.extend(pages);
                 }
             })
             .unwrap();
     }
-    assert!(export.is_done());
+    let layers = 0..installation.spec().layers().len();
+    assert_eq!(ready.len(), layers.map(|layer| installation.missing_pages(layer).len()).sum::<usize>());
     // The engine is gone when the pages are used.
     ready
 }
@@ -202,13 +201,12 @@ fn pages_that_somebody_outside_shares_stop_no_request_and_change_no_answer() {
             let installation = world.engine.begin_installation(&kept, PrefixReuse::Share).unwrap();
             assert_eq!(installation.held_pages(), 6);
             let exported = random_tokens(&mut random, 300);
-            let mut export = Export::new(installation.spec(), 300, 0);
             let mut on_their_way = Vec::new();
-            world.engine.submit(greedy(&exported, 0)).unwrap();
+            world.engine.submit_exported(greedy(&exported, 0), 0).unwrap();
             while world.engine.has_work() {
-                let mut take = |event: Event<'_>| {
-                    if let Event::PrefillProgress { computed, pages: Some(pages), .. } = event {
-                        on_their_way.extend(export.ready(computed, pages).unwrap());
+                let mut take = |_, event| {
+                    if let RequestEvent::Progress { pages, .. } = event {
+                        on_their_way.extend(pages);
                     }
                 };
                 world.engine.step(&mut take).unwrap();

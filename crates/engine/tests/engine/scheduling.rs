@@ -44,7 +44,7 @@ fn the_book_s_chunks_are_512_rows_and_64_beside_a_decoder() {
         Engine::new(executor, EngineSettings { chunk: ChunkRows::DEFAULT, ..roomy(KvLayout::Q8) }).unwrap();
     engine.submit(greedy(&prompt(1, 700), 5)).unwrap();
     let step = |engine: &mut Engine| {
-        let report = engine.step(&mut |_| ()).unwrap();
+        let report = engine.step(&mut |_, _| ()).unwrap();
         (report.decode_rows, report.prefill_rows)
     };
     assert_eq!(step(&mut engine), (0, 512));

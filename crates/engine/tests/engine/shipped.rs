@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use muser_engine::engine::{PrefixReuse, Request, SubmitError};
-use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, SamplingError, SamplingSettings, load_tokenizer};
+use muser_engine::{ChunkRows, EngineSettings, Finish, SamplingError, SamplingSettings, load_tokenizer};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
 use muser_model::{Executor, Model};
@@ -42,7 +42,7 @@ fn world(model: &Arc<Model>, kv: KvLayout, kernels: Kernels, threads: usize, chu
         chunk: ChunkRows { alone: rows, while_decoding: rows },
     };
     let executor = Executor::new(Arc::clone(model), kernels, threads, rows).unwrap();
-    World::of(Engine::new(executor, settings).unwrap())
+    World::of(executor, settings)
 }
 
 fn fast(model: &Arc<Model>) -> World {

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use muser_engine::engine::{
-    Event, Flow, PrefixReuse, Request, RequestError, RequestId, StepRefused, StepReport, Verdict,
+    Flow, PrefixReuse, Request, RequestError, RequestEvent, RequestId, StepRefused, StepReport, Verdict,
 };
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, Finish, LogprobsStage, LogprobsWanted, Outcome, Sampler, SamplerWorkspace,
@@ -14,7 +14,10 @@ use muser_engine::{
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
 use muser_kv::{KvLayout, PagePool, SequenceCache};
-use muser_model::{Executor, LogitsWanted, Model, SequenceInput};
+use muser_model::{
+    DeviceDescription, Executor, Forward, LogitsRow, LogitsWanted, Model, ModelSpec as LoadedSpec, SequenceInput,
+    StepError,
+};
 use muser_synthetic::small::{Architecture, GlimmerOptions, LlamaOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::{Gguf, GgufWriter, ModelFiles};
 
@@ -135,9 +138,11 @@ pub fn pages(model: &Model, kv: KvLayout, pages: usize) -> usize {
 }
 
 pub fn engine(model: &Arc<Model>, settings: EngineSettings) -> Engine {
-    let rows = non_zero(160);
-    let executor = Executor::new(Arc::clone(model), Kernels::detected(), NonZeroUsize::MIN, rows).unwrap();
-    Engine::new(executor, settings).unwrap()
+    Engine::new(executor(model), settings).unwrap()
+}
+
+fn executor(model: &Arc<Model>) -> Executor {
+    Executor::new(Arc::clone(model), Kernels::detected(), NonZeroUsize::MIN, non_zero(160)).unwrap()
 }
 
 /// A greedy request for `tokens_max` tokens, which shares what it computes.
@@ -171,6 +176,8 @@ pub struct Story {
     pub computed: Vec<usize>,
     pub preempted: usize,
     pub paused: usize,
+    /// Its slot, while it runs.
+    pub slot: Option<usize>,
     /// Interrupted or paused, and not yet going on.
     pub waits_again: bool,
     pub outcome: Option<Outcome>,
@@ -185,9 +192,49 @@ impl Story {
     }
 }
 
+/// An executor that keeps the logits that it handed out last: those of a token are the last ones when it is told.
+#[derive(Debug)]
+struct Overheard<F> {
+    forward: F,
+    last: LastLogits,
+}
+
+type LastLogits = Arc<Mutex<Vec<f32>>>;
+
+impl<F: Forward> Forward for Overheard<F> {
+    fn spec(&self) -> &Arc<LoadedSpec> {
+        self.forward.spec()
+    }
+
+    fn rows_max(&self) -> usize {
+        self.forward.rows_max()
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.forward.weight_bytes()
+    }
+
+    fn device(&self) -> DeviceDescription {
+        self.forward.device()
+    }
+
+    fn forward(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError> {
+        let Self { forward, last } = self;
+        forward.forward(batch, &mut |row, logits| {
+            last.lock().unwrap().splice(.., logits.iter().copied());
+            on_logits(row, logits);
+        })
+    }
+}
+
 /// An engine and the events of its requests.
 pub struct World {
     pub engine: Engine,
+    logits: LastLogits,
     pub stories: HashMap<RequestId, Story>,
     /// Set once a request with a flow of its own came: then turns decide the order of starts, and not age.
     has_flows: bool,
@@ -195,11 +242,13 @@ pub struct World {
 
 impl World {
     pub fn new(model: &Arc<Model>, settings: EngineSettings) -> Self {
-        Self::of(engine(model, settings))
+        Self::of(executor(model), settings)
     }
 
-    pub fn of(engine: Engine) -> Self {
-        Self { engine, stories: HashMap::new(), has_flows: false }
+    pub fn of(forward: impl Forward + 'static, settings: EngineSettings) -> Self {
+        let logits = LastLogits::default();
+        let engine = Engine::new(Overheard { forward, last: Arc::clone(&logits) }, settings).unwrap();
+        Self { engine, logits, stories: HashMap::new(), has_flows: false }
     }
 
     pub fn submit(&mut self, request: Request) -> RequestId {
@@ -213,8 +262,8 @@ impl World {
 
     /// A step that may fail.
     pub fn try_step(&mut self) -> Result<StepReport, StepRefused> {
-        let stories = &mut self.stories;
-        let report = self.engine.step(&mut |event| record(stories, event))?;
+        let Self { engine, logits, stories, .. } = self;
+        let report = engine.step(&mut |id, event| record(stories, logits, id, event))?;
         // A sequence that waits again, preempted or paused, is younger than all that run.
         let open = || stories.iter().filter(|(_, story)| !story.has_ended());
         let running = open().filter(|(_, story)| !story.waits_again).map(|(id, _)| *id).max();
@@ -243,54 +292,60 @@ impl World {
     }
 }
 
-fn record(stories: &mut HashMap<RequestId, Story>, event: Event<'_>) {
+fn record(stories: &mut HashMap<RequestId, Story>, logits: &LastLogits, id: RequestId, event: RequestEvent) {
+    let is_free = |slot: &usize| stories.values().all(|story| story.slot != Some(*slot));
+    let free = (0..).find(is_free);
+    let story = stories.entry(id).or_default();
+    let has_started = story.reused.is_some();
     match event {
-        Event::Started { id, reused } => {
-            let story = stories.entry(id).or_default();
+        RequestEvent::Started { slot, .. } | RequestEvent::Resumed { slot } => {
+            assert_eq!((story.slot, Some(slot)), (None, free), "{id:?} has not the first free slot");
+            story.slot = free;
+        }
+        RequestEvent::Progress { .. } | RequestEvent::Token(_) => assert!(story.slot.is_some(), "{id:?} has no slot"),
+        _ => story.slot = None,
+    }
+    match event {
+        RequestEvent::Started { reused, .. } => {
             assert_eq!(story.reused.replace(reused), None, "{id:?} started twice");
         }
-        Event::PrefillProgress { id, computed, total, .. } => {
+        RequestEvent::Progress { computed, total, .. } => {
             assert!(computed <= total);
-            let story = stories.get_mut(&id).unwrap();
-            assert!(!story.waits_again, "{id:?} is computed while it waits");
+            assert!(has_started && !story.waits_again, "{id:?} is computed while it waits");
             story.computed.push(computed);
         }
-        Event::Token(event) => {
-            let story = stories.get_mut(&event.id).unwrap();
-            assert!(!story.waits_again, "{:?} is computed while it waits", event.id);
-            story.tokens.push(event.token);
-            story.logits.extend(event.logits.iter().map(|z| z.to_bits()));
-            if let Some(logprobs) = event.logprobs {
-                assert_eq!(logprobs.chosen.token, event.token);
+        RequestEvent::Token(chosen) => {
+            assert!(has_started && !story.waits_again, "{id:?} is computed while it waits");
+            story.tokens.push(chosen.token);
+            story.logits.extend(logits.lock().unwrap().iter().map(|z| z.to_bits()));
+            if let Some(logprobs) = chosen.logprobs {
+                assert_eq!(logprobs.chosen.token, chosen.token);
                 story.chosen_logprobs.push(logprobs.chosen.logprob);
                 story.alternatives.extend(logprobs.top.iter().map(|top| (top.token, top.logprob)));
             }
         }
-        Event::Preempted { id } => {
-            let story = stories.get_mut(&id).unwrap();
+        RequestEvent::Preempted => {
+            assert!(has_started, "{id:?} had no pages");
             story.waits_again = true;
             story.preempted += 1;
         }
-        Event::Paused { id } => {
-            let story = stories.get_mut(&id).unwrap();
+        RequestEvent::Paused => {
             assert!(!std::mem::replace(&mut story.waits_again, true), "{id:?} had no place");
             story.paused += 1;
         }
-        Event::Resumed { id } => {
-            let story = stories.get_mut(&id).unwrap();
+        RequestEvent::Resumed { .. } => {
             assert!(std::mem::take(&mut story.waits_again), "{id:?} did not wait");
         }
-        Event::Finished { id, outcome } => {
-            let story = stories.entry(id).or_default();
+        RequestEvent::Finished(outcome) => {
             assert_eq!(story.outcome.replace(outcome), None, "{id:?} finished twice");
             assert_eq!((outcome.generated, outcome.preemptions), (story.tokens.len(), story.preempted));
             assert_eq!(outcome.reused, story.reused.unwrap_or(0));
         }
-        Event::Audited { id, verdict } => {
-            let story = stories.get_mut(&id).unwrap();
+        RequestEvent::Audited(verdict) => {
+            assert!(has_started, "{id:?} never ran");
             assert_eq!(story.verdict.replace(verdict), None, "{id:?} ended twice");
         }
-        Event::Failed { id, error } => stories.entry(id).or_default().error = Some(error),
+        RequestEvent::Failed(error) => story.error = Some(error),
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use muser_engine::engine::{Audit, Export, Installation, Installed, PrefixReuse, RequestError, Verdict};
-use muser_host::{Answer, EngineHost, Refused, What};
+use muser_engine::engine::{Audit, Installation, Installed, PrefixReuse, RequestError, RequestEvent, Verdict};
+use muser_host::{Answer, EngineHost, Refused};
 use muser_model::testing::{Fault, Faults};
 
 use crate::world::{isolated, runtime, start, start_faulty};
@@ -17,20 +17,19 @@ fn prompt(tokens: usize) -> Vec<u32> {
 /// Has the pages computed that the installation lacks, with a bit flipped in the page `wrong` names.
 async fn bring(producer: &EngineHost, mut installation: Installation, wrong: Option<(usize, usize)>) -> Installed {
     let wanted = installation.tokens().to_vec();
-    let export = Export::new(installation.spec(), wanted.len(), installation.held_pages());
-    let mut answer = producer.submit_exported(isolated(wanted, 0), export).await.unwrap();
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Progress { pages, .. } => {
+    let mut answer = producer.submit_exported(isolated(wanted, 0), installation.held_pages()).await.unwrap();
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Progress { pages, .. } => {
                 for ready in pages {
                     let mut bytes = ready.bytes.as_ref().to_vec();
                     bytes[1000] ^= u8::from(wrong == Some((ready.layer, ready.page)));
                     installation.install(ready.layer, ready.page, &bytes).unwrap();
                 }
             }
-            What::Finished(_) => break,
-            What::Started { .. } | What::Token(_) => {}
-            What::Failed(reason) => panic!("{reason}"),
+            RequestEvent::Finished(_) => break,
+            RequestEvent::Failed(error) => panic!("{error}"),
+            _ => {}
         }
     }
     installation.finish().unwrap()

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use muser_host::{Refused, What};
+use muser_engine::engine::RequestEvent;
+use muser_host::Refused;
 use muser_model::testing::{Fault, Faults};
 
 use crate::world::{isolated, runtime, start_faulty};
 
 /// The last event of a request.
-async fn last_word(mut answer: muser_host::Answer) -> Option<What> {
+async fn last_event(mut answer: muser_host::Answer) -> Option<RequestEvent> {
     let mut last = None;
-    while let Some(news) = answer.next().await {
-        last = Some(news.what);
+    while let Some(timed) = answer.next().await {
+        last = Some(timed.event);
     }
     last
 }
@@ -29,8 +30,10 @@ fn everybody_who_waits_when_the_device_fails_is_told_and_the_status_says_why_the
             answers.push(host.submit(isolated(vec![token; 900], 10)).await.unwrap());
         }
         for answer in answers {
-            match last_word(answer).await {
-                Some(What::Failed(reason)) => assert_eq!(reason, "the faulty device failed: it was taken away"),
+            match last_event(answer).await {
+                Some(RequestEvent::Failed(error)) => {
+                    assert_eq!(error.to_string(), "the faulty device failed: it was taken away")
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -49,12 +52,14 @@ fn an_answer_that_the_device_cannot_hold_fails_and_the_next_one_is_given() {
     runtime().block_on(async {
         let (long, short) = (isolated(vec![5; 900], 10), isolated(vec![6; 20], 10));
         let (long, beside) = (host.submit(long).await.unwrap(), host.submit(short.clone()).await.unwrap());
-        match last_word(long).await {
-            Some(What::Failed(reason)) => assert!(reason.contains("no 4096 bytes of memory"), "{reason}"),
+        match last_event(long).await {
+            Some(RequestEvent::Failed(error)) => {
+                assert!(error.to_string().contains("no 4096 bytes of memory"), "{error}")
+            }
             other => panic!("{other:?}"),
         }
         for answer in [beside, host.submit(short).await.unwrap()] {
-            assert!(matches!(last_word(answer).await, Some(What::Finished(_))));
+            assert!(matches!(last_event(answer).await, Some(RequestEvent::Finished(_))));
         }
         assert_eq!(host.status().failure, None);
     });

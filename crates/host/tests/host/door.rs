@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muser_engine::engine::{Export, Installation, PrefixReuse};
-use muser_host::{EngineHost, Refused, What};
+use muser_engine::engine::{Installation, PrefixReuse, RequestEvent};
+use muser_host::{EngineHost, Refused};
 use muser_kv::{Maker, Untrusted, Voucher};
 
 use crate::world::{isolated, request, runtime, start};
@@ -12,13 +12,13 @@ use crate::world::{isolated, request, runtime, start};
 /// The tokens of an answer, and how many of the prompt's were there already.
 async fn tokens(mut answer: muser_host::Answer) -> (usize, Vec<u32>) {
     let (mut found, mut tokens) = (0, Vec::new());
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Started { reused, .. } => found = reused,
-            What::Token(token) => tokens.push(token.token),
-            What::Finished(_) => break,
-            What::Progress { .. } => {}
-            What::Failed(reason) => panic!("{reason}"),
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Started { reused, .. } => found = reused,
+            RequestEvent::Token(token) => tokens.push(token.token),
+            RequestEvent::Finished(_) => break,
+            RequestEvent::Failed(error) => panic!("{error}"),
+            _ => {}
         }
     }
     (found, tokens)
@@ -27,18 +27,17 @@ async fn tokens(mut answer: muser_host::Answer) -> (usize, Vec<u32>) {
 /// Has the pages computed that the installation lacks, and puts each into it as it comes.
 async fn bring(producer: &EngineHost, installation: &mut Installation) {
     let wanted = installation.tokens().to_vec();
-    let export = Export::new(installation.spec(), wanted.len(), installation.held_pages());
-    let mut answer = producer.submit_exported(request(wanted, 0), export).await.unwrap();
-    while let Some(news) = answer.next().await {
-        match news.what {
-            What::Progress { pages, .. } => {
+    let mut answer = producer.submit_exported(request(wanted, 0), installation.held_pages()).await.unwrap();
+    while let Some(timed) = answer.next().await {
+        match timed.event {
+            RequestEvent::Progress { pages, .. } => {
                 for ready in pages {
                     installation.install(ready.layer, ready.page, ready.bytes.as_ref()).unwrap();
                 }
             }
-            What::Finished(_) => break,
-            What::Started { .. } | What::Token(_) => {}
-            What::Failed(reason) => panic!("{reason}"),
+            RequestEvent::Finished(_) => break,
+            RequestEvent::Failed(error) => panic!("{error}"),
+            _ => {}
         }
     }
 }
@@ -94,12 +93,11 @@ fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
         let mut watched = host.clone();
         for round in 0..20 {
             let mut installation = host.begin_installation(vec![7; 900], PrefixReuse::Isolate).await.unwrap();
-            let export = Export::new(installation.spec(), 899, 0);
             let wanted = isolated(vec![7; 899], 0);
-            let mut answer = host.submit_exported(wanted, export).await.unwrap();
-            let news = answer.next().await.unwrap();
-            assert!(matches!(news.what, What::Started { .. }));
-            if let Some(What::Progress { pages, .. }) = answer.next().await.map(|news| news.what) {
+            let mut answer = host.submit_exported(wanted, 0).await.unwrap();
+            let first = answer.next().await.unwrap();
+            assert!(matches!(first.event, RequestEvent::Started { .. }));
+            if let Some(RequestEvent::Progress { pages, .. }) = answer.next().await.map(|timed| timed.event) {
                 let first = &pages[0];
                 installation.install(first.layer, first.page, first.bytes.as_ref()).unwrap();
             }
