@@ -4,7 +4,7 @@ use muser_kv::{PAGE_ROWS, SequenceCache};
 
 use super::Engine;
 use super::event::{OnEvent, RequestEvent};
-use super::request::PrefixReuse;
+use super::scope::PrefixReuse;
 use super::sequence::{Running, Sequence};
 use crate::policy::has_pages;
 

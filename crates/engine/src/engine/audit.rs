@@ -11,25 +11,18 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, DetachedCache, Maker, PAGE_ROWS, PagePlace, PagePool, PageSet, SealedPage, SequenceCache};
+use muser_kv::{DetachedCache, Maker, PAGE_ROWS, PagePlace, PagePool, PageSet, SequenceCache};
 use muser_model::ForwardError;
 
 use super::Engine;
+use super::beginning::Beginning;
+use super::error::SubmitError;
 use super::export::{PageBytes, ReadyPage};
 use super::install::Installed;
-use super::request::{Flow, PrefixReuse, Request, RequestId, SubmitError};
+use super::request::{Request, RequestId};
+use super::scope::{Flow, PrefixReuse};
 use super::sequence::Sequence;
 use crate::sampler::SamplingSettings;
-
-/// Whole pages from the beginning of what came from elsewhere, shared with it: where an audit goes on from.
-#[derive(Clone, Debug)]
-pub struct Beginning {
-    spec: Arc<CacheSpec>,
-    tokens: Vec<u32>,
-    /// Per layer, consecutive pages up to the end.
-    layers: Vec<Vec<SealedPage>>,
-    reuse: PrefixReuse,
-}
 
 /// A range of pages that came from elsewhere, to be computed again and compared.
 #[derive(Debug)]
@@ -104,25 +97,6 @@ pub enum NotAuditable {
 }
 
 impl Beginning {
-    /// Pages from the beginning.
-    pub fn pages(&self) -> usize {
-        self.tokens.len() / PAGE_ROWS
-    }
-
-    /// The tokens of these pages.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// The first layer and page that going on from here needs and that is not there. Local layers only hold the window of
-    /// the last row that came.
-    pub fn first_lacking(&self) -> Option<(usize, usize)> {
-        (0..self.layers.len()).find_map(|layer| {
-            let lacking = self.lacking(layer);
-            (!lacking.is_empty()).then_some((layer, lacking.start))
-        })
-    }
-
     /// With what it lacks taken from `apart`: the keys and values of the same tokens, got in another way.
     ///
     /// # Panics
@@ -137,44 +111,6 @@ impl Beginning {
             self.layers[layer].splice(..0, pages);
         }
         self
-    }
-
-    /// Pages before the first that is lacking: of these, everything that going on needs is there.
-    pub(super) fn pages_held(&self) -> usize {
-        let lacking = (0..self.layers.len()).map(|layer| self.lacking(layer)).filter(|lacking| !lacking.is_empty());
-        lacking.map(|lacking| lacking.start).min().unwrap_or(self.pages())
-    }
-
-    /// The pages of `layer` that going on from here needs and that are not there.
-    fn lacking(&self, layer: usize) -> Range<usize> {
-        let needed = self.spec.pages_at(layer, self.tokens.len(), PageSet::Window);
-        needed.start..self.first(layer).max(needed.start)
-    }
-
-    /// The first page of `layer` that is there.
-    fn first(&self, layer: usize) -> usize {
-        self.pages() - self.layers[layer].len()
-    }
-
-    /// Puts the pages in `wanted` that are there into `detached`.
-    pub(super) fn share_into(&self, detached: &mut DetachedCache, wanted: impl Fn(usize) -> bool) {
-        for (layer, pages) in self.layers.iter().enumerate() {
-            let expected = detached.expected_pages(layer);
-            let there = pages.iter().zip(self.first(layer)..);
-            for (sealed, page) in there.filter(|(_, page)| expected.contains(page) && wanted(*page)) {
-                detached.install_shared(layer, page, sealed).expect("a full page, for a place that is empty");
-            }
-        }
-    }
-
-    /// Prefix reuse of the installation that it is the beginning of.
-    pub(super) fn reuse(&self) -> PrefixReuse {
-        self.reuse
-    }
-
-    /// The shape of the cache.
-    pub(super) fn spec(&self) -> &Arc<CacheSpec> {
-        &self.spec
     }
 }
 

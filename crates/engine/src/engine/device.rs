@@ -6,8 +6,8 @@
 use muser_model::{DeviceError, StepError};
 
 use super::Engine;
+use super::error::{RequestError, StepRefused};
 use super::event::{OnEvent, RequestEvent};
-use super::request::{RequestError, StepRefused};
 use super::sequence::Running;
 
 impl Engine {

@@ -1,8 +1,9 @@
 //! Events of requests, from the engine to the client: one type on the whole way, which borrows nothing from the step.
 
 use super::audit::Verdict;
+use super::error::RequestError;
 use super::export::ReadyPage;
-use super::request::{RequestError, RequestId};
+use super::request::RequestId;
 use crate::sampler::TokenLogprobs;
 
 /// Event of one request or audit, in the order in which the engine emits them.

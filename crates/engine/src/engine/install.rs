@@ -14,8 +14,10 @@ use muser_kv::{
 };
 
 use super::Engine;
-use super::audit::Beginning;
-use super::request::{PrefixReuse, Request, RequestId, SubmitError};
+use super::beginning::Beginning;
+use super::error::SubmitError;
+use super::request::{Request, RequestId};
+use super::scope::PrefixReuse;
 use super::sequence::Sequence;
 
 /// The keys and values of a prompt without its last token, while they arrive.

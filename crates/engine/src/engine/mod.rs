@@ -21,23 +21,26 @@
 //! waits until one that runs has ended. A sequence whose step alone does not fit fails, and no other. If the device itself
 //! fails, all requests do.
 //!
-//! - `request` is the requests and errors, `event` their events.
+//! - `request` is the requests, `scope` their clients and realms, `event` and `error` what comes of them.
 //! - `sequence` is one request under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
 //! - `provenance` asks if they may be used, and takes back those of a machine that sent wrong ones.
-//! - `audit` computes again what came from elsewhere, and compares.
+//! - `audit` computes again what came from elsewhere, from a `beginning` on, and compares.
 //! - `admission` is before the pass: sequences to start, rows of the step, room for their pages.
 //! - `turns` is fairness between clients: the next one to start, and the sequence that it displaces.
 //! - `step` is the pass and its results; `device` handles a device that has no room for it, or fails.
 
 mod admission;
 mod audit;
+mod beginning;
 mod device;
+mod error;
 mod event;
 mod export;
 mod install;
 mod provenance;
 mod request;
+mod scope;
 mod sequence;
 mod step;
 mod turns;
@@ -52,14 +55,15 @@ use muser_model::{Forward, SequenceInput};
 use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
 use crate::sampler::{Sampler, SamplerWorkspace};
-pub use audit::{Audit, Beginning, Mismatch, NotAuditable, Verdict};
+pub use audit::{Audit, Mismatch, NotAuditable, Verdict};
+pub use beginning::Beginning;
+pub use error::{EngineError, RequestError, StepRefused, SubmitError};
 pub use event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
 use export::Export;
 pub use export::{PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
-pub use request::{
-    EngineError, Flow, PrefixReuse, Request, RequestError, RequestId, StepRefused, StepReport, SubmitError,
-};
+pub use request::{Request, RequestId, StepReport};
+pub use scope::{Flow, PrefixReuse};
 use sequence::{Part, Running, Sequence};
 use turns::Rotation;
 

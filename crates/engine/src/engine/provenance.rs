@@ -11,7 +11,7 @@ use muser_kv::{Maker, Makers, Provenance, SequenceCache, Untrusted};
 
 use super::Engine;
 use super::install::Installed;
-use super::request::PrefixReuse;
+use super::scope::PrefixReuse;
 use crate::prefix::PrefixIndex;
 
 impl Engine {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use muser_kv::{PAGE_ROWS, PageName, Provenance, SequenceCache};
 
 use super::audit::Audit;
+use super::error::RequestError;
 use super::event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
 use super::export::Export;
 use super::install::Installed;
-use super::request::{Flow, PrefixReuse, Request, RequestError, RequestId};
+use super::request::{Request, RequestId};
+use super::scope::{Flow, PrefixReuse};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, TokenLogprobs};
 
 /// All of a request but its keys and values: enough to compute those again.

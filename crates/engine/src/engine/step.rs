@@ -6,8 +6,10 @@ use muser_kv::{PAGE_ROWS, SequenceCache};
 use muser_model::{LogitsWanted, SequenceInput, StepError};
 
 use super::audit::Verdict;
+use super::error::{RequestError, StepRefused};
 use super::event::{Finish, OnEvent, RequestEvent};
-use super::request::{PrefixReuse, RequestError, StepRefused, StepReport};
+use super::request::StepReport;
+use super::scope::PrefixReuse;
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
 use crate::policy::WorkClass;

@@ -10,8 +10,9 @@
 use muser_kv::SequenceCache;
 
 use super::Engine;
+use super::error::SubmitError;
 use super::event::{OnEvent, RequestEvent};
-use super::request::{Flow, SubmitError};
+use super::scope::Flow;
 use super::sequence::{Parked, Running, Sequence};
 
 /// Tokens of a sequence after which its place may go to a client that has fewer.
