@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
+use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent};
 use muser_engine::{Engine, Outcome};
 use muser_model::Forward;
 use muser_text::{StopStrings, Tokenizer};
@@ -20,8 +20,9 @@ pub struct Answerer<'a> {
     engine: Engine,
     tokenizer: &'a Tokenizer,
     interrupt: &'a Interrupt,
-    /// All of a request but its prompt.
-    request: Request,
+    /// Limits and sampler settings of every answer.
+    generate: Generate,
+    reuse: PrefixReuse,
     stops: StopStrings,
 }
 
@@ -58,24 +59,21 @@ impl<'a> Answerer<'a> {
         };
         let engine = Node::alone(executor, &settings)?.engine;
         let stop_tokens: Arc<[u32]> = Arc::from(tokenizer.end_of_generation_ids());
-        let request = Request {
-            prompt: Vec::new(),
+        let generate = Generate {
             tokens_max: generation.tokens_max(),
             context,
             sampling: sampler.settings(generation.temp, generation.seed.value(), &stop_tokens),
             stop_tokens,
             logprobs: None,
-            reuse,
-            flow: Flow::default(),
         };
         let stops = generation.stop_strings()?;
-        Ok(Self { engine, tokenizer, interrupt, request, stops })
+        Ok(Self { engine, tokenizer, interrupt, generate, reuse, stops })
     }
 
     /// Prints the answer to `prompt` as it comes, and `before` with its first word. A signal ends it after the step that is
     /// under way.
     pub fn answer(&mut self, prompt: Vec<u32>, before: &str) -> Result<Answer, Failure> {
-        let id = self.engine.submit(Request { prompt, ..self.request.clone() })?;
+        let id = self.engine.submit(Job::generate(prompt, self.reuse, self.generate.clone()))?;
         let mut printer = Printer::new(self.tokenizer, self.stops.clone(), before);
         let (mut first_token, mut interrupted, mut ended) = (None, None, None);
         self.interrupt.hold();
@@ -114,6 +112,6 @@ impl<'a> Answerer<'a> {
 
     /// The seed of all answers.
     pub fn seed(&self) -> u64 {
-        self.request.sampling.seed
+        self.generate.sampling.seed
     }
 }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent, RequestId};
+use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent, RequestId};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
@@ -123,7 +123,7 @@ fn engine(model: &Arc<Model>, threads: NonZeroUsize, chunk: ChunkRows) -> Result
 }
 
 fn measure(engine: &mut Engine) -> Result<Run, Box<dyn Error>> {
-    let decoder = engine.submit(request(engine, DECODER_PROMPT_TOKENS, None))?;
+    let decoder = engine.submit(job(engine, DECODER_PROMPT_TOKENS, None))?;
     let mut times = TokenTimes { decoder, last: Instant::now(), waits_ms: Vec::new(), other: None };
     // Computes its prompt, after which its first token comes.
     step(engine, &mut times)?;
@@ -134,7 +134,7 @@ fn measure(engine: &mut Engine) -> Result<Run, Box<dyn Error>> {
     let alone_ms = std::mem::take(&mut times.waits_ms);
 
     let start = Instant::now();
-    engine.submit(request(engine, LONG_PROMPT_TOKENS, Some(1)))?;
+    engine.submit(job(engine, LONG_PROMPT_TOKENS, Some(1)))?;
     let first_token = loop {
         step(engine, &mut times)?;
         if let Some(first_token) = times.other {
@@ -146,18 +146,17 @@ fn measure(engine: &mut Engine) -> Result<Run, Box<dyn Error>> {
     Ok(Run { alone_ms, beside_ms: times.waits_ms, prefill_s: (first_token - start).as_secs_f64() })
 }
 
-fn request(engine: &Engine, prompt_tokens: usize, tokens_max: Option<usize>) -> Request {
+fn job(engine: &Engine, prompt_tokens: usize, tokens_max: Option<usize>) -> Job {
     let vocab = u32::try_from(engine.executor().spec().config().vocab).unwrap_or(u32::MAX);
-    Request {
-        prompt: (0..vocab).cycle().step_by(TOKEN_STRIDE).take(prompt_tokens).collect(),
+    let prompt: Vec<u32> = (0..vocab).cycle().step_by(TOKEN_STRIDE).take(prompt_tokens).collect();
+    let generate = Generate {
         tokens_max,
         context: CONTEXT,
         stop_tokens: Arc::new([]),
         sampling: SamplingSettings::greedy(),
         logprobs: None,
-        reuse: PrefixReuse::Isolate,
-        flow: Flow::default(),
-    }
+    };
+    Job::generate(prompt, PrefixReuse::Isolate, generate)
 }
 
 fn step(engine: &mut Engine, times: &mut TokenTimes) -> Result<(), Box<dyn Error>> {

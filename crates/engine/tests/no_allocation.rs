@@ -4,7 +4,7 @@ use std::alloc::System;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent, RequestId};
+use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent, RequestId};
 use muser_engine::{ChunkRows, Engine, EngineSettings, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
@@ -80,27 +80,27 @@ fn allocations(logprobs: Option<LogprobsWanted>) -> usize {
     let mut tokens = 0;
     let mut on_event = |_: RequestId, event| tokens += usize::from(matches!(event, RequestEvent::Token(_)));
     // A first conversation takes every page that the others will need, and grows every table to the context.
-    let request = |prompt: Vec<u32>, tokens_max, reuse| Request {
-        prompt,
-        tokens_max: Some(tokens_max),
-        context: CONTEXT as usize,
-        stop_tokens: [299; 2].into(),
-        sampling: SamplingSettings {
-            logit_bias: vec![LogitBias { token: 299, bias: f32::NEG_INFINITY }],
-            ..sampling(1)
-        },
-        logprobs,
-        reuse,
-        flow: Flow::default(),
+    let job = |prompt: Vec<u32>, tokens_max, reuse| {
+        let generate = Generate {
+            tokens_max: Some(tokens_max),
+            context: CONTEXT as usize,
+            stop_tokens: [299; 2].into(),
+            sampling: SamplingSettings {
+                logit_bias: vec![LogitBias { token: 299, bias: f32::NEG_INFINITY }],
+                ..sampling(1)
+            },
+            logprobs,
+        };
+        Job::generate(prompt, reuse, generate)
     };
     for seed in 0..3 {
-        engine.submit(request(vec![seed; 100], 411, PrefixReuse::Isolate)).unwrap();
+        engine.submit(job(vec![seed; 100], 411, PrefixReuse::Isolate)).unwrap();
     }
     while engine.has_work() {
         engine.step(&mut on_event).unwrap();
     }
     for seed in 0..3 {
-        engine.submit(request(vec![seed + 5; 40], 400, PrefixReuse::Share)).unwrap();
+        engine.submit(job(vec![seed + 5; 40], 400, PrefixReuse::Share)).unwrap();
     }
     while engine.step(&mut on_event).unwrap().decode_rows < 3 {}
     // Steps 2 to 352: over page borders, and past the window of the local layer.

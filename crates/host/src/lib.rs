@@ -18,8 +18,7 @@ use std::time::Instant;
 
 use muser_engine::Engine;
 use muser_engine::engine::{
-    Audit, Beginning, Installation, Installed, NotInstallable, PrefixReuse, Request, RequestError, RequestEvent,
-    SubmitError, Verdict,
+    Audit, Beginning, Installation, Job, NotInstallable, PrefixReuse, RequestError, RequestEvent, SubmitError, Verdict,
 };
 use muser_kv::{Maker, Untrusted};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -74,7 +73,7 @@ pub enum Refused {
 #[derive(Debug)]
 enum Order {
     Submit {
-        work: Work,
+        job: Box<Job>,
         events: mpsc::UnboundedSender<TimedEvent>,
         reply: oneshot::Sender<Result<(), Refused>>,
     },
@@ -93,17 +92,6 @@ enum Order {
     Stop,
 }
 
-/// Work of the engine whose events the caller gets.
-#[derive(Debug)]
-enum Work {
-    Request(Box<Request>),
-    /// A request that begins with these installed keys and values.
-    Installed(Box<Request>, Box<Installed>),
-    /// A request whose pages are given out as they become complete, but for so many that the receiver holds.
-    Exported(Box<Request>, usize),
-    Audit(Box<Audit>),
-}
-
 impl EngineHost {
     /// Moves the engine into a thread. The thread ends when the last [`EngineHost`] and the last [`Answer`] are
     /// dropped.
@@ -117,35 +105,23 @@ impl EngineHost {
         Ok((Self { orders, status }, thread))
     }
 
-    /// Hands a request to the engine, which answers between two steps.
+    /// Hands a job to the engine, which answers between two steps. If it starts from a handoff, the lists by which that is
+    /// trusted are read again first.
     ///
     /// # Errors
-    /// [`Refused`]; nothing of the request remains then.
-    pub async fn submit(&self, request: Request) -> Result<Answer, Refused> {
-        self.hand_over(Work::Request(Box::new(request))).await
-    }
-
-    /// As [`Self::submit`], for a request whose keys and values came from elsewhere, all but those of the last token.
-    ///
-    /// # Errors
-    /// [`Refused`]; the installed pages are dropped then. [`Refused::Untrusted`] is decided on the engine's thread when
-    /// it takes the order, whatever was known before.
-    ///
-    /// # Panics
-    /// The engine does if the prompt is not what was installed and one token more.
-    pub async fn submit_installed(&self, request: Request, installed: Installed) -> Result<Answer, Refused> {
-        // Here, where waiting is allowed; the engine then answers by what was read.
-        installed.renew_trust().await;
-        self.hand_over(Work::Installed(Box::new(request), Box::new(installed))).await
-    }
-
-    /// As [`Self::submit`], for a request whose pages are wanted elsewhere by a receiver that holds the first `held_pages`:
-    /// the others come with [`RequestEvent::Progress`], each once.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub async fn submit_exported(&self, request: Request, held_pages: usize) -> Result<Answer, Refused> {
-        self.hand_over(Work::Exported(Box::new(request), held_pages)).await
+    /// [`Refused`]; nothing of the job remains then. [`Refused::Untrusted`] is decided on the engine's thread when it takes
+    /// the order, whatever was known before.
+    pub async fn submit(&self, job: Job) -> Result<Answer, Refused> {
+        if let Some(installed) = job.installed() {
+            // Here, where waiting is allowed; the engine then answers by what was read.
+            installed.renew_trust().await;
+        }
+        let (sender, events) = mpsc::unbounded_channel();
+        let (reply, replied) = oneshot::channel();
+        let order = Order::Submit { job: Box::new(job), events: sender, reply };
+        self.orders.send(order).map_err(|_| Refused::Stopped)?;
+        replied.await.map_err(|_| Refused::Stopped)??;
+        Ok(Answer { events, _orders: self.orders.clone() })
     }
 
     /// Begins to bring the keys and values of `prompt`, all but those of its last token, from elsewhere.
@@ -175,7 +151,7 @@ impl EngineHost {
     /// # Errors
     /// [`Refused`]; then nothing is known.
     pub async fn audit(&self, audit: Audit) -> Result<Verdict, Refused> {
-        let mut answer = self.hand_over(Work::Audit(Box::new(audit))).await?;
+        let mut answer = self.submit(Job::audit(audit)).await?;
         while let Some(TimedEvent { event, .. }) = answer.next().await {
             match event {
                 RequestEvent::Audited(verdict) => return Ok(verdict),
@@ -196,15 +172,6 @@ impl EngineHost {
     /// Takes back every page that depends on this machine, wherever it is.
     pub fn take_back(&self, maker: Maker) {
         let _ = self.orders.send(Order::TakeBack(maker));
-    }
-
-    async fn hand_over(&self, work: Work) -> Result<Answer, Refused> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let (reply, replied) = oneshot::channel();
-        let order = Order::Submit { work, events: sender, reply };
-        self.orders.send(order).map_err(|_| Refused::Stopped)?;
-        replied.await.map_err(|_| Refused::Stopped)??;
-        Ok(Answer { events, _orders: self.orders.clone() })
     }
 
     /// Ends all requests at the next step, each with a last event, and then the engine's thread.

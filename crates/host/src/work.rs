@@ -5,11 +5,11 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use muser_engine::Engine;
-use muser_engine::engine::{Installed, Request, RequestEvent, RequestId, StepRefused};
+use muser_engine::engine::{Job, RequestEvent, RequestId, StepRefused};
 use tokio::sync::{mpsc, watch};
 
 use crate::status::{EngineStatus, Task, Totals};
-use crate::{Order, Refused, TimedEvent, Work};
+use crate::{Order, Refused, TimedEvent};
 
 /// Requests and audits under way, with their slots and counts.
 struct Requests {
@@ -91,20 +91,12 @@ pub(super) fn run(mut engine: Engine, orders: &Receiver<Order>, publish: watch::
     }
 }
 
-fn submit(engine: &mut Engine, work: Work) -> Result<RequestId, Refused> {
-    match work {
-        Work::Request(request) => Ok(engine.submit(*request)?),
-        Work::Installed(request, installed) => submit_trusted(engine, *request, *installed),
-        Work::Exported(request, held_pages) => Ok(engine.submit_exported(*request, held_pages)?),
-        Work::Audit(audit) => Ok(engine.submit_audit(*audit)?),
+/// Queues a job, unless it starts from a handoff that depends on a revoked machine: its owner then gets the error at once.
+fn submit(engine: &mut Engine, job: Job) -> Result<RequestId, Refused> {
+    if let Some(installed) = job.installed() {
+        engine.trusts(installed)?;
     }
-}
-
-/// Queues a request with its installed pages, unless these depend on a revoked machine: its owner then gets the error
-/// at once.
-fn submit_trusted(engine: &mut Engine, request: Request, installed: Installed) -> Result<RequestId, Refused> {
-    engine.trusts(&installed)?;
-    Ok(engine.submit_installed(request, installed)?)
+    Ok(engine.submit(job)?)
 }
 
 impl Requests {
@@ -112,14 +104,10 @@ impl Requests {
         match order {
             // Dropping the reply says that there is no engine for it.
             Order::Submit { .. } | Order::BeginInstallation { .. } | Order::BeginBase { .. } if self.stopping => {}
-            Order::Submit { work, events, reply } => {
-                let (kind, prompt) = match &work {
-                    Work::Request(request) | Work::Installed(request, _) | Work::Exported(request, _) => {
-                        (Kind::Request, request.prompt.len())
-                    }
-                    Work::Audit(audit) => (Kind::Audit, audit.end()),
-                };
-                let submitted = submit(engine, work);
+            Order::Submit { job, events, reply } => {
+                let kind = if job.is_audit() { Kind::Audit } else { Kind::Request };
+                let prompt = job.tokens().len();
+                let submitted = submit(engine, *job);
                 if let Ok(id) = &submitted {
                     self.open.insert(*id, Open::new(kind, events, prompt));
                 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
-use muser_engine::{Finish, LogprobsWanted, SamplingSettings};
+use muser_engine::Finish;
+use muser_engine::engine::{Flow, Generate, Installed, Job, PrefixReuse, RequestEvent};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, ErrorKind};
@@ -14,19 +14,16 @@ use crate::service::Service;
 use crate::text::{AnswerText, Piece};
 use muser_host::{Answer, TimedEvent};
 
-/// Prompt of one answer with its generation settings.
+/// Prompt of one answer with its generation settings, from which its job is made once the origin of its keys and values is
+/// known.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Token ids to continue.
-    pub prompt: Vec<u32>,
-    /// Tokens to generate at most.
-    pub tokens_max: Option<usize>,
-    /// Sampler settings.
-    pub sampling: SamplingSettings,
+    pub prompt: Arc<[u32]>,
+    /// Limits, sampler settings and log-probabilities.
+    pub generate: Generate,
     /// Strings that end the text; none is empty.
     pub stops: Vec<String>,
-    /// Log-probabilities to return.
-    pub logprobs: Option<LogprobsWanted>,
     /// Prefix reuse: the realm whose cached pages are used and added to, or none.
     pub reuse: PrefixReuse,
     /// Scheduling flow, by which the engine takes turns between clients.
@@ -116,6 +113,22 @@ struct Clock {
     last: Option<Instant>,
 }
 
+impl Plan {
+    /// Job that computes the prompt here, as far as it is not kept.
+    pub fn job(&self) -> Job {
+        Job::generate(Arc::clone(&self.prompt), self.reuse, self.generate.clone()).in_turns_of(self.flow)
+    }
+
+    /// Job that starts from a handoff of the prompt.
+    ///
+    /// # Panics
+    /// If the handoff is of another prompt.
+    pub fn job_from(&self, installed: Installed) -> Job {
+        let last = self.prompt[installed.tokens().len()];
+        Job::generate_from(installed, last, self.generate.clone()).in_turns_of(self.flow)
+    }
+}
+
 impl Generation {
     /// Submits the request to the engine; if a producer computes its prompt, `listener` receives the progress of that.
     ///
@@ -127,17 +140,7 @@ impl Generation {
         listener: &mut ProgressListener<'_>,
     ) -> Result<Self, ApiError> {
         let text = AnswerText::new(plan.stops.clone()).map_err(|error| ApiError::invalid(error.to_string()))?;
-        let request = Request {
-            prompt: plan.prompt.clone(),
-            tokens_max: plan.tokens_max,
-            context: service.context,
-            stop_tokens: Arc::clone(&service.end_of_generation),
-            sampling: plan.sampling.clone(),
-            logprobs: plan.logprobs,
-            reuse: plan.reuse,
-            flow: plan.flow,
-        };
-        let Begun { answer, source, watch } = service.pages.begin(&service.host, request, listener).await?;
+        let Begun { answer, source, watch } = service.pages.begin(&service.host, &plan, listener).await?;
         let usage = Usage { prompt: plan.prompt.len(), ..Usage::default() };
         plan.metrics.add_prompt(usage.prompt);
         Ok(Self {

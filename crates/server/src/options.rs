@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muser_engine::engine::PrefixReuse;
+use muser_engine::engine::{Generate, PrefixReuse};
 use muser_engine::{LogprobsWanted, SamplingSettings};
 use muser_kv::Realm;
 use serde_json::Value;
@@ -152,14 +152,20 @@ impl Options {
         }
         let mut generations = Vec::with_capacity(prompts.len() * self.answers);
         for prompt in prompts {
+            let prompt: Arc<[u32]> = prompt.into();
             for answer in 0..self.answers {
                 let seed = self.sampling.seed.wrapping_add(answer as u64);
-                let plan = Plan {
-                    prompt: prompt.clone(),
+                let generate = Generate {
                     tokens_max: self.tokens_max,
+                    context: service.context,
+                    stop_tokens: Arc::clone(&service.end_of_generation),
                     sampling: SamplingSettings { seed, ..self.sampling.clone() },
-                    stops: self.stops.clone(),
                     logprobs,
+                };
+                let plan = Plan {
+                    prompt: Arc::clone(&prompt),
+                    generate,
+                    stops: self.stops.clone(),
                     reuse: self.reuse(client.realm),
                     flow: client.flow,
                     metrics: Arc::clone(&client.metrics),

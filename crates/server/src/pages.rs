@@ -4,10 +4,10 @@
 use std::fmt;
 use std::pin::Pin;
 
-use muser_engine::engine::Request;
 use muser_host::EngineHost;
 
 use crate::error::ApiError;
+use crate::generation::Plan;
 use crate::remote::{Begun, ProgressListener, RemoteCounts, Source};
 
 /// Source of a prompt's keys and values.
@@ -19,7 +19,7 @@ pub trait PageSource: fmt::Debug + Send + Sync {
     fn begin<'a>(
         &'a self,
         host: &'a EngineHost,
-        request: Request,
+        plan: &'a Plan,
         listener: &'a mut ProgressListener<'a>,
     ) -> BeginFuture<'a>;
 
@@ -35,9 +35,9 @@ pub type BeginFuture<'a> = Pin<Box<dyn Future<Output = Result<Begun, ApiError>> 
 pub struct KeptPages;
 
 impl PageSource for KeptPages {
-    fn begin<'a>(&'a self, host: &'a EngineHost, request: Request, _: &'a mut ProgressListener<'a>) -> BeginFuture<'a> {
+    fn begin<'a>(&'a self, host: &'a EngineHost, plan: &'a Plan, _: &'a mut ProgressListener<'a>) -> BeginFuture<'a> {
         Box::pin(
-            async move { Ok(Begun { answer: host.submit(request).await?, source: Source::default(), watch: None }) },
+            async move { Ok(Begun { answer: host.submit(plan.job()).await?, source: Source::default(), watch: None }) },
         )
     }
 

@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use muser_cluster::handoff::Remote;
-use muser_engine::engine::{Installed, NotInstallable, Request};
+use muser_engine::engine::{Installed, NotInstallable};
 use muser_host::{Answer, EngineHost, Refused};
 use muser_kv::PAGE_ROWS;
 use muser_placement::{Place, Policy, Verdict};
 
 use crate::error::{ApiError, ErrorKind};
-use crate::generation::Progress;
+use crate::generation::{Plan, Progress};
 use crate::pages::{BeginFuture, PageSource};
 
 pub use audit::{AuditSettings, Auditor};
@@ -141,42 +141,42 @@ impl RemotePrefill {
     async fn start(
         &self,
         host: &EngineHost,
-        request: Request,
+        plan: &Plan,
         listener: &mut ProgressListener<'_>,
     ) -> Result<Begun, ApiError> {
         let mut search = Search { left: self.not_excluded(host).await, has_failed: false, source: Source::default() };
-        if request.prompt.len() < self.settings.tokens_min {
-            return self.here(host, request, search.source, 0).await;
+        if plan.prompt.len() < self.settings.tokens_min {
+            return self.here(host, plan, search.source, 0).await;
         }
         loop {
-            let installation = match host.begin_installation(request.prompt.clone(), request.reuse).await {
+            let installation = match host.begin_installation(plan.prompt.to_vec(), plan.reuse).await {
                 Ok(installation) => installation,
                 Err(Refused::NotInstallable(refused @ NotInstallable::NoRoom { .. })) => {
                     search.source.add_reason(&refused.to_string());
-                    return self.without(host, request, search.source).await;
+                    return self.without(host, plan, search.source).await;
                 }
                 // The engine says the same of the request itself.
-                Err(Refused::NotInstallable(_)) => return self.here(host, request, search.source, 0).await,
+                Err(Refused::NotInstallable(_)) => return self.here(host, plan, search.source, 0).await,
                 Err(stopped) => return Err(stopped.into()),
             };
             let held = (installation.held_pages() * PAGE_ROWS) as u64;
             let rows = held..installation.tokens().len() as u64;
             if rows.end - rows.start < self.settings.tokens_min as u64 {
-                return self.here(host, request, search.source, held).await;
+                return self.here(host, plan, search.source, held).await;
             }
             let place = match self.choose(host, &rows, &mut search) {
                 Some(Place::Producer(address)) => address,
-                Some(Place::Local) => return self.here(host, request, search.source, held).await,
-                None => return self.without(host, request, search.source).await,
+                Some(Place::Local) => return self.here(host, plan, search.source, held).await,
+                None => return self.without(host, plan, search.source).await,
             };
             search.left.retain(|remote| remote.address() != place);
             let Some(remote) = self.producers.iter().find(|remote| remote.address() == place) else { continue };
             let under_way = self.chooser.begin(Place::Producer(place), rows.clone());
-            let (reuse, auditor, asked) = (request.reuse, &self.auditor, Instant::now());
+            let (reuse, auditor, asked) = (plan.reuse, &self.auditor, Instant::now());
             let attempt = Attempt { remote, host, auditor, reuse, rows, asked };
             let (outcome, audited) = attempt.run(installation, under_way, listener).await;
             match self.settle(&attempt, outcome, audited, &mut search) {
-                Next::Submit(installed) => match host.submit_installed(request.clone(), *installed).await {
+                Next::Submit(installed) => match host.submit(plan.job_from(*installed)).await {
                     Ok(answer) => return Ok(Begun { answer, source: search.source, watch: None }),
                     // Decided on the engine's thread: the handoff was complete, but its node was quarantined meanwhile.
                     Err(Refused::Untrusted(reason)) => {
@@ -190,7 +190,7 @@ impl RemotePrefill {
                 Next::FallBack => {}
             }
             if self.settings.fallback != Fallback::OtherProducer {
-                return self.without(host, request, search.source).await;
+                return self.without(host, plan, search.source).await;
             }
         }
     }
@@ -291,17 +291,17 @@ impl RemotePrefill {
     }
 
     /// Computes here, as chosen.
-    async fn here(&self, host: &EngineHost, request: Request, source: Source, held: u64) -> Result<Begun, ApiError> {
-        let watch = self.chooser.watch(held, request.prompt.len() as u64);
-        Ok(Begun { answer: host.submit(request).await?, source, watch: Some(watch) })
+    async fn here(&self, host: &EngineHost, plan: &Plan, source: Source, held: u64) -> Result<Begun, ApiError> {
+        let watch = self.chooser.watch(held, plan.prompt.len() as u64);
+        Ok(Begun { answer: host.submit(plan.job()).await?, source, watch: Some(watch) })
     }
 
     /// Falls back to computing here, or refuses the request, by the settings.
-    async fn without(&self, host: &EngineHost, request: Request, source: Source) -> Result<Begun, ApiError> {
+    async fn without(&self, host: &EngineHost, plan: &Plan, source: Source) -> Result<Begun, ApiError> {
         match self.settings.fallback {
             Fallback::Local | Fallback::OtherProducer => {
                 self.lock().fallbacks += 1;
-                self.here(host, request, source, 0).await
+                self.here(host, plan, source, 0).await
             }
             Fallback::Fail => {
                 let reason = source.fallback.as_deref().unwrap_or_default();
@@ -319,10 +319,10 @@ impl PageSource for RemotePrefill {
     fn begin<'a>(
         &'a self,
         host: &'a EngineHost,
-        request: Request,
+        plan: &'a Plan,
         listener: &'a mut ProgressListener<'a>,
     ) -> BeginFuture<'a> {
-        Box::pin(self.start(host, request, listener))
+        Box::pin(self.start(host, plan, listener))
     }
 
     fn remote_counts(&self) -> Option<RemoteCounts> {

@@ -102,7 +102,7 @@ pub async fn write_whole(
 ) -> Result<Response, ApiError> {
     let bytes = |Collected { generation, piece, .. }: &Collected| {
         let plan = generation.plan();
-        let probabilities = plan.logprobs.map_or(0, |wanted| piece.tokens.len() * (wanted.count + 1));
+        let probabilities = plan.generate.logprobs.map_or(0, |wanted| piece.tokens.len() * (wanted.count + 1));
         piece.text.len() + plan.prompt.len() * 4 + probabilities * WRITTEN_PROBABILITY_BYTES
     };
     let load = Load::linear(whole.iter().map(bytes).sum());

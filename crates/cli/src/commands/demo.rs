@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use muser_cluster::enrol::Machine;
 use muser_cluster::handoff::{Handoff, Remote};
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
+use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings, load_tokenizer};
 use muser_host::{Answer, EngineHost, Refused};
 use muser_kernels::attention::KvLayout;
@@ -75,10 +75,10 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let membership = Membership::load(&decoder_folder)?;
     let asked = producers(&decoder_folder, address);
     let remotes = membership.remotes(&asked, &shape, &membership.quarantine()?)?;
-    let request = request(&prompt, args.predict, vocab, trained);
+    let generate = generate(args.predict, vocab, trained);
     let (local, (remote, handoff)) = runtime.block_on(async {
-        let local = answer_here(&host, request.clone()).await?;
-        let remote = answer_with(&remotes[0], &host, request).await?;
+        let local = answer_here(&host, &prompt, generate.clone()).await?;
+        let remote = answer_with(&remotes[0], &host, &prompt, generate).await?;
         Ok::<_, MemberError>((local, remote))
     })?;
     let same = local.tokens == remote.tokens && local.bits == remote.bits;
@@ -118,30 +118,34 @@ fn prompt(args: &DemoArgs, tokenizer: &Tokenizer, trained: usize) -> Result<Vec<
     Ok(tokens)
 }
 
-fn request(prompt: &[u32], predict: NonZeroUsize, vocab: usize, context: usize) -> Request {
-    Request {
-        prompt: prompt.to_vec(),
+fn generate(predict: NonZeroUsize, vocab: usize, context: usize) -> Generate {
+    Generate {
         tokens_max: Some(predict.get()),
         context,
         stop_tokens: Arc::new([]),
         sampling: SamplingSettings::greedy(),
         logprobs: Some(LogprobsWanted { count: vocab, stage: LogprobsStage::Model }),
-        reuse: PrefixReuse::Isolate,
-        flow: Flow::default(),
     }
 }
 
-async fn answer_here(host: &EngineHost, request: Request) -> Result<Outcome, MemberError> {
+async fn answer_here(host: &EngineHost, prompt: &[u32], generate: Generate) -> Result<Outcome, MemberError> {
     let began = Instant::now();
-    let answer = host.submit(request).await?;
+    let answer = host.submit(Job::generate(prompt, PrefixReuse::Isolate, generate)).await?;
     listen(answer, began).await
 }
 
-async fn answer_with(remote: &Remote, host: &EngineHost, request: Request) -> Result<(Outcome, Handoff), MemberError> {
+async fn answer_with(
+    remote: &Remote,
+    host: &EngineHost,
+    prompt: &[u32],
+    generate: Generate,
+) -> Result<(Outcome, Handoff), MemberError> {
     let began = Instant::now();
-    let mut installation = host.begin_installation(request.prompt.clone(), request.reuse).await?;
+    let mut installation = host.begin_installation(prompt.to_vec(), PrefixReuse::Isolate).await?;
     let handoff = remote.bring(&mut installation).await?;
-    let answer = host.submit_installed(request, installation.finish()?).await?;
+    let installed = installation.finish()?;
+    let last = prompt[installed.tokens().len()];
+    let answer = host.submit(Job::generate_from(installed, last, generate)).await?;
     Ok((listen(answer, began).await?, handoff))
 }
 

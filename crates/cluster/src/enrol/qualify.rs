@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_engine::engine::{Flow, Installed, PrefixReuse, ReadyPage, Request, RequestEvent};
+use muser_engine::engine::{Generate, Installed, Job, PrefixReuse, ReadyPage, RequestEvent};
 use muser_engine::{LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_enrol::{Difference, Qualification};
 use muser_host::{Answer, EngineHost};
@@ -56,8 +56,9 @@ impl Machine {
     pub(super) async fn qualify(&self, remote: &Remote) -> Result<Qualification, EnrolError> {
         let prompt = self.prompt();
         let pages = self.pages_of(&prompt).await?;
+        let local = Job::generate(prompt.as_slice(), PrefixReuse::Isolate, self.one_token());
         let began = Instant::now();
-        let (expected, local) = first_of(self.host.submit(self.request(&prompt, 1)).await?, began).await?;
+        let (expected, local) = first_of(self.host.submit(local).await?, began).await?;
         let began = Instant::now();
         let mut installation = self.host.begin_installation(prompt.clone(), PrefixReuse::Isolate).await?;
         remote.bring(&mut installation).await?;
@@ -68,7 +69,8 @@ impl Machine {
         drop(pages);
         // The comparison is no part of what a handoff takes.
         let began = Instant::now();
-        let answer = self.host.submit_installed(self.request(&prompt, 1), installed).await?;
+        let last = prompt[installed.tokens().len()];
+        let answer = self.host.submit(Job::generate_from(installed, last, self.one_token())).await?;
         let (found, rest) = first_of(answer, began).await?;
         let position = number(prompt.len() - 1);
         let of_logits = (found != expected).then_some(Difference::Logits { position });
@@ -85,7 +87,7 @@ impl Machine {
     /// Pages of the prompt as a producer would send them: of all tokens but the last.
     async fn pages_of(&self, prompt: &[u32]) -> Result<Vec<ReadyPage>, EnrolError> {
         let rows = prompt.len().saturating_sub(1);
-        let mut answer = self.host.submit_exported(self.request(&prompt[..rows], 0), 0).await?;
+        let mut answer = self.host.submit(Job::export(&prompt[..rows], PrefixReuse::Isolate, 0)).await?;
         let mut all = Vec::new();
         while let Some(timed) = answer.next().await {
             match timed.event {
@@ -98,16 +100,13 @@ impl Machine {
         Err(EnrolError::Engine("it has stopped".into()))
     }
 
-    fn request(&self, prompt: &[u32], tokens_max: usize) -> Request {
-        Request {
-            prompt: prompt.to_vec(),
-            tokens_max: Some(tokens_max),
+    fn one_token(&self) -> Generate {
+        Generate {
+            tokens_max: Some(1),
             context: self.prompt_tokens + 1,
             stop_tokens: Arc::new([]),
             sampling: SamplingSettings::greedy(),
             logprobs: Some(LogprobsWanted { count: self.vocab as usize, stage: LogprobsStage::Model }),
-            reuse: PrefixReuse::Isolate,
-            flow: Flow::default(),
         }
     }
 }

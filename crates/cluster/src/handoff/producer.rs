@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use muser_engine::SamplingSettings;
-use muser_engine::engine::{self, PrefixReuse, ReadyPage, Request as EngineRequest, SubmitError};
+use muser_engine::engine::{self, Job, PrefixReuse, ReadyPage, SubmitError};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{PAGE_ROWS, PrefixScope, names_of};
 use muser_lane::pacing::{Pace, PacedBy};
@@ -294,17 +293,10 @@ impl Producer {
         let Ok(nonce) = random::bytes() else {
             return refuse(RefuseCode::Internal, "no random bytes".into());
         };
-        let wanted = EngineRequest {
-            prompt: request.tokens.clone(),
-            tokens_max: Some(0),
-            context: self.settings.context as usize,
-            stop_tokens: Arc::new([]),
-            sampling: SamplingSettings::greedy(),
-            logprobs: None,
-            reuse: PrefixReuse::Within(self.settings.prefixes.realm(asker.0, &request.realm)),
-            flow: engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) },
-        };
-        let answer = self.host.submit_exported(wanted, held_pages).await.map_err(|refused| {
+        let reuse = PrefixReuse::Within(self.settings.prefixes.realm(asker.0, &request.realm));
+        let flow = engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) };
+        let job = Job::export(request.tokens.as_slice(), reuse, held_pages).in_turns_of(flow);
+        let answer = self.host.submit(job).await.map_err(|refused| {
             let code = match &refused {
                 Refused::Submit(SubmitError::QueueFull { .. }) => RefuseCode::Busy,
                 Refused::Submit(SubmitError::PromptTooLong { .. } | SubmitError::NeverFits { .. }) => {

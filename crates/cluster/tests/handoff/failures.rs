@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muser_cluster::handoff::BringError;
-use muser_engine::engine::{Flow, PrefixReuse, Request};
+use muser_engine::engine::{Flow, PrefixReuse};
 use muser_kernels::attention::KvLayout;
 use muser_trust::keys::KeyRing;
 use muser_wire::{Component, Failure, RefuseCode};
@@ -135,7 +135,7 @@ fn a_producer_that_is_busy_for_longer_than_the_stall_limit_is_not_taken_for_dead
         let mut others = Vec::new();
         for seed in 0..4 {
             let endless = request(&random_tokens(seed, 10), 2000, PrefixReuse::Isolate);
-            let endless = Request { flow: Flow { client, group: seed }, ..endless };
+            let endless = endless.in_turns_of(Flow { client, group: seed });
             others.push(producing.machine.host.submit(endless).await.unwrap());
         }
         let prompt = random_tokens(9, 200);

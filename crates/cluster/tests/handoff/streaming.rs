@@ -6,22 +6,21 @@ use std::sync::{Arc, Mutex};
 
 use muser_cluster::handoff::BringError;
 use muser_engine::ChunkRows;
-use muser_engine::engine::{PrefixReuse, RequestEvent};
+use muser_engine::engine::{Job, PrefixReuse, RequestEvent};
 use muser_kernels::attention::KvLayout;
 use muser_kv::CacheSpec;
 use muser_wire::{Failure, Frame, FrameKind, HandoffPlan, Message, PageCodec, PagePacker, Pages, layer_groups};
 
 use crate::middle::{From, honest, stand_between};
 use crate::models::{Attention, company, small, small_file, tokens};
-use crate::world::{Cluster, Machine, answer_remotely, machine_with, request, run};
+use crate::world::{Cluster, Machine, answer_remotely, machine_with, run};
 
 /// A digest per page, by layer and index.
 type Digests = BTreeMap<(usize, usize), blake3::Hash>;
 
 /// Digests of the pages that `machine` exports for the first `rows` rows of a prompt.
 async fn exported(machine: &Machine, prompt: &[u32], rows: usize) -> Digests {
-    let wanted = request(&prompt[..rows], 0, PrefixReuse::Share);
-    let mut answer = machine.host.submit_exported(wanted, 0).await.unwrap();
+    let mut answer = machine.host.submit(Job::export(&prompt[..rows], PrefixReuse::Share, 0)).await.unwrap();
     let mut digests = Digests::new();
     while let Some(timed) = answer.next().await {
         match timed.event {

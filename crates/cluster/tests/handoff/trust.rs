@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote};
-use muser_engine::engine::PrefixReuse;
+use muser_engine::engine::{Job, PrefixReuse};
 use muser_host::Refused;
 use muser_kernels::attention::KvLayout;
 use muser_lane::pacing::PacedBy;
@@ -18,7 +18,8 @@ use muser_trust::quarantine::Quarantined;
 use muser_wire::RefuseCode;
 
 use crate::world::{
-    Cluster, Machine, Producing, answer, answer_remotely, clock, machine, random_tokens, request, run, wait_until,
+    Cluster, Machine, Producing, answer, answer_remotely, clock, generate, machine, random_tokens, request, run,
+    wait_until,
 };
 
 /// A producer and a decoder, with their folders.
@@ -297,11 +298,12 @@ fn trust_that_is_lost_after_pages_came_keeps_the_engine_from_using_them() {
             pair.remote.bring(&mut installation).await.unwrap();
             let installed = installation.finish().unwrap();
             change.make(&pair);
-            let wanted = || request(&prompt, 2, PrefixReuse::Share);
-            let refused = host.submit_installed(wanted(), installed).await.unwrap_err();
+            let job = Job::generate_from(installed, prompt[199], generate(2));
+            let refused = host.submit(job).await.unwrap_err();
             assert!(matches!(&refused, Refused::Untrusted(_)) && change.is_told_by(&refused.to_string()), "{refused}");
             // Nothing of them is there for others.
-            assert_eq!(answer(host.submit(wanted()).await.unwrap()).await.0, 0, "{change:?}");
+            let again = host.submit(request(&prompt, 2, PrefixReuse::Share)).await.unwrap();
+            assert_eq!(answer(again).await.0, 0, "{change:?}");
         }
     });
 }

@@ -10,7 +10,7 @@ use muser_cluster::handoff::{
     BringError, Compress, Handoff, Member, Port, Producer, ProducerNews, ProducerSettings, Remote, RemoteSettings,
     Shape, Trust,
 };
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestEvent};
+use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
@@ -248,16 +248,17 @@ fn member(folder: &ClusterFolder, identity: &NodeIdentity, keys: &KeyRing, shape
     Member::new(identity.facts(), keys, shape).unwrap().following(Arc::new(trust))
 }
 
-pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Request {
-    Request {
-        prompt: prompt.to_vec(),
+pub fn request(prompt: &[u32], tokens_max: usize, reuse: PrefixReuse) -> Job {
+    Job::generate(prompt, reuse, generate(tokens_max))
+}
+
+pub fn generate(tokens_max: usize) -> Generate {
+    Generate {
         tokens_max: Some(tokens_max),
         context: CONTEXT,
         stop_tokens: Arc::new([]),
         sampling: SamplingSettings { seed: 3, ..SamplingSettings::default() },
         logprobs: Some(muser_engine::LogprobsWanted { count: 4096, stage: muser_engine::LogprobsStage::Model }),
-        reuse,
-        flow: Flow::default(),
     }
 }
 
@@ -290,7 +291,8 @@ pub async fn answer_remotely(
     let mut installation = decoder.host.begin_installation(prompt.to_vec(), reuse).await.unwrap();
     let handoff = remote.bring(&mut installation).await?;
     let installed = installation.finish().unwrap();
-    let under_way = decoder.host.submit_installed(request(prompt, 6, reuse), installed).await.unwrap();
+    let job = Job::generate_from(installed, prompt[prompt.len() - 1], generate(6));
+    let under_way = decoder.host.submit(job).await.unwrap();
     let (reused, tokens) = answer(under_way).await;
     Ok((handoff, reused, tokens))
 }

@@ -4,7 +4,7 @@ use muser_kv::{PAGE_ROWS, SequenceCache};
 
 use super::Engine;
 use super::event::{OnEvent, RequestEvent};
-use super::scope::PrefixReuse;
+use super::job::Origin;
 use super::sequence::{Running, Sequence};
 use crate::policy::has_pages;
 
@@ -93,7 +93,7 @@ impl Engine {
         let mut admission = Admission { reused_pages: 0, shared_pages: 0, landmark: None };
         if let Some(parked) = &sequence.parked {
             admission.shared_pages = parked.shared_pages;
-        } else if sequence.reuse != PrefixReuse::Isolate && pages > 0 && sequence.to_start_from().is_none() {
+        } else if matches!(sequence.origin, Origin::Kept(_)) && pages > 0 {
             let is_new = sequence.reused.is_none();
             let names = sequence.names(identity, pages);
             // A running sequence in prefill with the same first page will leave pages that this one can then reuse.
@@ -116,17 +116,12 @@ impl Engine {
 
     fn start(&mut self, mut sequence: Sequence, admission: Admission, on_event: &mut OnEvent<'_>) {
         let Admission { reused_pages, shared_pages, mut landmark } = admission;
-        let cache = if let Some(parked) = sequence.parked.take() {
-            landmark = parked.landmark;
-            parked.cache
-        } else if let Some(installed) = self.take_trusted(&mut sequence) {
-            installed
-        } else if let Some(audit) = &sequence.audit {
-            audit.cache(&self.pool)
-        } else if reused_pages > 0 {
-            self.prefixes.resume(sequence.names(&self.settings.identity, reused_pages), &self.pool)
-        } else {
-            SequenceCache::new(self.spec.clone(), self.pool.clone())
+        let cache = match sequence.parked.take() {
+            Some(parked) => {
+                landmark = parked.landmark;
+                parked.cache
+            }
+            None => self.first_cache(&mut sequence, reused_pages),
         };
         sequence.reserve();
         let is_free = |slot: &usize| self.running.iter().all(|running| running.slot != *slot);
@@ -143,10 +138,25 @@ impl Engine {
         self.running.push(Running { sequence, cache, slot, shared_pages, landmark, turn_began, chosen, failure });
     }
 
+    /// Cache with which a sequence begins, or begins again: by its origin, of which kept pages may be gone but for the first
+    /// `reused_pages`.
+    fn first_cache(&mut self, sequence: &mut Sequence, reused_pages: usize) -> SequenceCache {
+        if let Some(installed) = self.take_trusted(sequence) {
+            return installed;
+        }
+        match &sequence.origin {
+            Origin::Base(base) => base.cache(&self.pool),
+            Origin::Kept(_) if reused_pages > 0 => {
+                self.prefixes.resume(sequence.names(&self.settings.identity, reused_pages), &self.pool)
+            }
+            _ => SequenceCache::new(self.spec.clone(), self.pool.clone()),
+        }
+    }
+
     /// Cache that was installed for a sequence, if its pages are still trusted; if not, the sequence computes everything
     /// here.
     fn take_trusted(&self, sequence: &mut Sequence) -> Option<SequenceCache> {
-        let (cache, provenance) = sequence.take_installed()?.into_parts();
+        let (cache, provenance) = sequence.origin.take_installed()?.into_parts();
         match self.trusts_cache(&cache, &provenance) {
             Ok(()) => {
                 sequence.provenance = provenance;
@@ -161,8 +171,8 @@ impl Engine {
 
     /// Pages that a sequence may come to hold soon, without those that others held already when it started.
     fn pages_soon(&self, sequence: &Sequence, shared_pages: usize) -> usize {
-        if let Some(audit) = &sequence.audit {
-            return audit.pages_to_take();
+        if let Origin::Base(base) = &sequence.origin {
+            return base.pages_to_take(sequence.tokens.len());
         }
         self.spec.most_pages(sequence.rows_soon(), self.chunk_max()).saturating_sub(shared_pages)
     }

@@ -11,25 +11,27 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use muser_kv::{DetachedCache, Maker, PAGE_ROWS, PagePlace, PagePool, PageSet, SequenceCache};
+use muser_kv::{Maker, PAGE_ROWS, PagePlace, SequenceCache};
 use muser_model::ForwardError;
 
-use super::Engine;
 use super::beginning::Beginning;
-use super::error::SubmitError;
 use super::export::{PageBytes, ReadyPage};
 use super::install::Installed;
-use super::request::{Request, RequestId};
-use super::scope::{Flow, PrefixReuse};
-use super::sequence::Sequence;
-use crate::sampler::SamplingSettings;
 
 /// A range of pages that came from elsewhere, to be computed again and compared.
 #[derive(Debug)]
 pub struct Audit {
-    base: Beginning,
+    pub(super) base: Beginning,
     /// Up to the end of the range.
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) comparison: Comparison,
+}
+
+/// Pages to compare with those of a cache as it is computed.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// Rows that are computed.
+    rows: Range<usize>,
     /// Pages to compare, received ones and held ones, by page, then by layer.
     received: Vec<ReadyPage>,
     /// Entries of `received` compared so far.
@@ -170,7 +172,8 @@ impl Installed {
         let tokens = self.tokens()[..self.tokens().len().min(pages.end * PAGE_ROWS)].to_vec();
         let all = (base.pages()..pages.end).flat_map(|page| (0..base.layers.len()).map(move |layer| (layer, page)));
         let received = all.filter_map(|(layer, page)| self.received_page(layer, page)).collect();
-        Ok(Audit { base, tokens, received, compared: 0 })
+        let comparison = Comparison { rows: base.tokens.len()..tokens.len(), received, compared: 0 };
+        Ok(Audit { base, tokens, comparison })
     }
 
     /// A page, if it is there: local layers have those of the window only.
@@ -188,32 +191,15 @@ impl Installed {
 impl Audit {
     /// Tokens that are computed again.
     pub fn tokens(&self) -> usize {
-        self.tokens.len() - self.base.tokens.len()
+        self.comparison.rows.len()
     }
+}
 
-    /// Tokens of the prompt up to the end of its range.
-    pub fn end(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Pages that it takes at most.
-    pub(super) fn pages_to_take(&self) -> usize {
-        self.base.layers.len() * (self.tokens.len().div_ceil(PAGE_ROWS) - self.base.pages())
-    }
-
-    /// A cache that goes on from the base, and takes its pages from `pool`.
-    pub(super) fn cache(&self, pool: &PagePool) -> SequenceCache {
-        let (spec, rows) = (Arc::clone(&self.base.spec), self.base.tokens.len());
-        let proof = "the base fits the context and lacks nothing";
-        let mut detached = DetachedCache::new(spec, pool.clone(), rows, PageSet::Window).expect(proof);
-        self.base.share_into(&mut detached, |_| true);
-        detached.finish().expect(proof)
-    }
-
+impl Comparison {
     /// Compares the pages that are complete in `cache` and were not compared before, and says what came of it once that is
     /// certain.
     pub(super) fn compare(&mut self, cache: &SequenceCache) -> Option<Verdict> {
-        let is_last = cache.rows() == self.tokens.len();
+        let is_last = cache.rows() == self.rows.end;
         let complete = if is_last { cache.rows().div_ceil(PAGE_ROWS) } else { cache.rows() / PAGE_ROWS };
         let left = &self.received[self.compared..];
         let ready = left.partition_point(|received| received.page < complete);
@@ -225,27 +211,7 @@ impl Audit {
             }
         }
         self.compared += ready;
-        is_last.then_some(Verdict::Same { tokens: self.tokens(), pages: self.compared })
-    }
-}
-
-impl Engine {
-    /// Queues an audit. [`RequestEvent::Audited`](super::RequestEvent::Audited) is its end, unless it is cancelled.
-    ///
-    /// # Errors
-    /// [`SubmitError`], as of [`Self::submit`].
-    pub fn submit_audit(&mut self, audit: Audit) -> Result<RequestId, SubmitError> {
-        let request = Request {
-            prompt: audit.tokens.clone(),
-            tokens_max: Some(0),
-            context: self.settings.context,
-            stop_tokens: Arc::new([]),
-            sampling: SamplingSettings::greedy(),
-            logprobs: None,
-            reuse: PrefixReuse::Isolate,
-            flow: Flow::default(),
-        };
-        self.enqueue(request, |id, request, sampler| Sequence::audit(id, request, sampler, audit))
+        is_last.then_some(Verdict::Same { tokens: self.rows.len(), pages: self.compared })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, DetachedCache, PAGE_ROWS, PageSet, SealedPage};
+use muser_kv::{CacheSpec, DetachedCache, PAGE_ROWS, PagePool, PageSet, SealedPage, SequenceCache};
 
 use super::scope::PrefixReuse;
 
@@ -73,5 +73,19 @@ impl Beginning {
     /// The shape of the cache.
     pub(super) fn spec(&self) -> &Arc<CacheSpec> {
         &self.spec
+    }
+
+    /// Pages that `tokens` tokens take beside these at most.
+    pub(super) fn pages_to_take(&self, tokens: usize) -> usize {
+        self.layers.len() * (tokens.div_ceil(PAGE_ROWS) - self.pages())
+    }
+
+    /// A cache that goes on from these pages, of which none that this needs is lacking, and takes its own from `pool`.
+    pub(super) fn cache(&self, pool: &PagePool) -> SequenceCache {
+        let (spec, rows) = (Arc::clone(&self.spec), self.tokens.len());
+        let proof = "the base fits the context and lacks nothing";
+        let mut detached = DetachedCache::new(spec, pool.clone(), rows, PageSet::Window).expect(proof);
+        self.share_into(&mut detached, |_| true);
+        detached.finish().expect(proof)
     }
 }

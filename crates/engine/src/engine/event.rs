@@ -3,7 +3,7 @@
 use super::audit::Verdict;
 use super::error::RequestError;
 use super::export::ReadyPage;
-use super::request::RequestId;
+use super::job::RequestId;
 use crate::sampler::TokenLogprobs;
 
 /// Event of one request or audit, in the order in which the engine emits them.

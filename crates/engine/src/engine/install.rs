@@ -2,8 +2,7 @@
 //! one step.
 //!
 //! An [`Installation`] is not part of the engine. It is filled by the task that receives and checks the pages, and nothing
-//! of it is visible before [`Installation::finish`] has found it complete and [`Engine::submit_installed`] has made it the
-//! beginning of a request. Dropped before that, it leaves nothing behind.
+//! of it is visible before [`Installation::finish`] has found it complete and a [`Job`](super::Job) begins with it. Dropped before that, it leaves nothing behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,10 +14,7 @@ use muser_kv::{
 
 use super::Engine;
 use super::beginning::Beginning;
-use super::error::SubmitError;
-use super::request::{Request, RequestId};
 use super::scope::PrefixReuse;
-use super::sequence::Sequence;
 
 /// The keys and values of a prompt without its last token, while they arrive.
 #[derive(Debug)]
@@ -151,6 +147,11 @@ impl Installed {
         self.reuse
     }
 
+    /// Has what starts from it leave nothing to others.
+    pub(super) fn isolate(&mut self) {
+        self.reuse = PrefixReuse::Isolate;
+    }
+
     /// Full pages from the beginning that were held here before.
     pub fn held_pages(&self) -> usize {
         self.held_pages
@@ -245,28 +246,6 @@ impl Engine {
         let held_name = muser_kv::names_of(&self.settings.identity, &tokens[..held_pages * PAGE_ROWS]).last();
         let (pool, provenance, reuse) = (self.pool.clone(), self.taken_back.begin(), beginning.reuse());
         Ok(Installation { detached, spec, tokens, held_pages, held_name, reuse, arrived: 0, pool, provenance })
-    }
-
-    /// Queues a request whose prompt begins with what was installed: it starts as if it had computed that itself. Should it
-    /// have to give up its pages before its end, they are computed here; and so they are, and nothing of them is left to
-    /// others, if they are not trusted ([`Engine::trusts`]) now or when the request starts.
-    ///
-    /// # Errors
-    /// [`SubmitError`], as of [`Self::submit`]; what was installed is gone then.
-    ///
-    /// # Panics
-    /// If the prompt is not what was installed and one token more.
-    pub fn submit_installed(&mut self, request: Request, installed: Installed) -> Result<RequestId, SubmitError> {
-        let fits = request.prompt.len() == installed.tokens.len() + 1 && request.prompt.starts_with(&installed.tokens);
-        assert!(fits, "what was installed is of another prompt");
-        let trusted = self.trusts(&installed);
-        self.enqueue(request, |id, request, sampler| {
-            let mut sequence = Sequence::installed(id, request, sampler, installed);
-            if trusted.is_err() {
-                sequence.distrust();
-            }
-            sequence
-        })
     }
 
     /// Gives up kept prefixes until the pages fit that `rows` rows lack behind those that are held.

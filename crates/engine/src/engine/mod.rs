@@ -1,6 +1,6 @@
 //! The engine: many sequences, one forward pass a step, and no sequence's result changed by another.
 //!
-//! The caller drives it. [`Engine::submit`] queues a request, [`Engine::step`] runs one forward pass over rows of all
+//! The caller drives it. [`Engine::submit`] queues a job, [`Engine::step`] runs one forward pass over rows of all
 //! running sequences and tells what happened; there is no thread, no clock and no lock here. What makes sharing sound is the
 //! arithmetic below: a row's result depends on its own sequence alone, so scheduling decides when a row is computed, never
 //! what it is.
@@ -21,8 +21,8 @@
 //! waits until one that runs has ended. A sequence whose step alone does not fit fails, and no other. If the device itself
 //! fails, all requests do.
 //!
-//! - `request` is the requests, `scope` their clients and realms, `event` and `error` what comes of them.
-//! - `sequence` is one request under way.
+//! - `job` is the jobs as they are submitted, `scope` their clients and realms, `event` and `error` what comes of them.
+//! - `sequence` is one job under way.
 //! - `install` is keys and values that come from elsewhere, `export` those that go there.
 //! - `provenance` asks if they may be used, and takes back those of a machine that sent wrong ones.
 //! - `audit` computes again what came from elsewhere, from a `beginning` on, and compares.
@@ -38,8 +38,8 @@ mod error;
 mod event;
 mod export;
 mod install;
+mod job;
 mod provenance;
-mod request;
 mod scope;
 mod sequence;
 mod step;
@@ -54,7 +54,7 @@ use muser_model::{Forward, SequenceInput};
 
 use crate::policy::{ChunkRows, StepPlan};
 use crate::prefix::PrefixIndex;
-use crate::sampler::{Sampler, SamplerWorkspace};
+use crate::sampler::{Sampler, SamplerWorkspace, SamplingError};
 pub use audit::{Audit, Mismatch, NotAuditable, Verdict};
 pub use beginning::Beginning;
 pub use error::{EngineError, RequestError, StepRefused, SubmitError};
@@ -62,9 +62,11 @@ pub use event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
 use export::Export;
 pub use export::{PageBytes, ReadyPage};
 pub use install::{Installation, Installed, NotInstallable};
-pub use request::{Request, RequestId, StepReport};
+use job::Goal;
+pub use job::{Generate, Job, RequestId};
 pub use scope::{Flow, PrefixReuse};
-use sequence::{Part, Running, Sequence};
+use sequence::{Generation, Part, Running, Sequence, Task};
+pub use step::StepReport;
 use turns::Rotation;
 
 /// Capacity, identity and scheduling settings of an engine.
@@ -92,7 +94,7 @@ pub struct EngineSettings {
     pub chunk: ChunkRows,
 }
 
-/// Runs requests.
+/// Runs jobs: generation, prefill for export, audits. One under way is a request.
 #[derive(Debug)]
 pub struct Engine {
     executor: Box<dyn Forward>,
@@ -162,22 +164,24 @@ impl Engine {
         })
     }
 
-    /// Queues a request.
+    /// Queues a job.
     ///
     /// # Errors
     /// [`SubmitError`] says why it was refused; nothing has changed then.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, SubmitError> {
-        self.enqueue(request, Sequence::new)
-    }
-
-    /// Queues a request whose pages are wanted elsewhere by a receiver that holds the prompt's first `held_pages`: the others
-    /// come with [`RequestEvent::Progress`], each once.
-    ///
-    /// # Errors
-    /// [`SubmitError`] says why it was refused; nothing has changed then.
-    pub fn submit_exported(&mut self, request: Request, held_pages: usize) -> Result<RequestId, SubmitError> {
-        let export = Export::new(&self.spec, request.prompt.len(), held_pages);
-        self.enqueue(request, |id, request, sampler| Sequence::exported(id, request, sampler, export))
+    pub fn submit(&mut self, job: Job) -> Result<RequestId, SubmitError> {
+        let rows_most = self.check(&job)?;
+        let is_trusted = job.installed().is_none_or(|installed| self.trusts(installed).is_ok());
+        let Job { tokens, origin, goal, flow } = job;
+        let task = self.task(goal, tokens.len())?;
+        self.check_queue(flow)?;
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let mut sequence = Sequence::new(id, &tokens, origin, flow, task, rows_most);
+        if !is_trusted {
+            sequence.distrust();
+        }
+        self.queue(sequence);
+        Ok(id)
     }
 
     /// Ends a request at the beginning of the next step, which tells of it: no row of it is computed any more, and if it
@@ -233,41 +237,40 @@ impl Engine {
         &self.settings
     }
 
-    fn enqueue(
-        &mut self,
-        request: Request,
-        sequence: impl FnOnce(RequestId, Request, Sampler) -> Sequence,
-    ) -> Result<RequestId, SubmitError> {
-        let sampler = self.check(&request)?;
-        self.check_queue(request.flow)?;
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.queue(sequence(id, request, sampler));
-        Ok(id)
-    }
-
-    fn check(&self, request: &Request) -> Result<Sampler, SubmitError> {
-        let config = self.executor.spec().config();
-        let (vocab, max) = (config.vocab, self.settings.context);
-        let (prompt, context) = (request.prompt.len(), request.context);
-        if request.prompt.is_empty() {
+    /// Checks a job but for its sampler and the queue, and gives the rows that it comes to have at most.
+    fn check(&self, job: &Job) -> Result<usize, SubmitError> {
+        let (vocab, max) = (self.executor.spec().config().vocab, self.settings.context);
+        let (prompt, context) = (job.tokens.len(), job.context(max));
+        if prompt == 0 {
             return Err(SubmitError::EmptyPrompt);
         }
-        if let Some(&token) = request.prompt.iter().find(|token| **token as usize >= vocab) {
+        if let Some(&token) = job.tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(SubmitError::UnknownToken { token, vocab });
         }
         if context > max {
             return Err(SubmitError::ContextTooLong { wanted: context, max });
         }
-        if prompt >= context && request.tokens_max != Some(0) || prompt > context {
+        if prompt >= context && job.tokens_max() != Some(0) || prompt > context {
             return Err(SubmitError::PromptTooLong { prompt, context });
         }
-        let needed_bytes =
-            self.spec.most_pages(request.rows_most(), self.chunk_max()) * self.spec.layout().page_bytes();
+        let rows_most = job.rows_most(context);
+        let needed_bytes = self.spec.most_pages(rows_most, self.chunk_max()) * self.spec.layout().page_bytes();
         if needed_bytes > self.settings.budget_bytes {
             return Err(SubmitError::NeverFits { needed_bytes, budget_bytes: self.settings.budget_bytes });
         }
-        Ok(Sampler::suppressing(request.sampling.clone(), vocab, Arc::clone(&config.suppressed_tokens))?)
+        Ok(rows_most)
+    }
+
+    fn task(&self, goal: Goal, rows: usize) -> Result<Task, SamplingError> {
+        let config = self.executor.spec().config();
+        Ok(match goal {
+            Goal::Generate(Generate { tokens_max, context, stop_tokens, sampling, logprobs }) => {
+                let sampler = Sampler::suppressing(sampling, config.vocab, Arc::clone(&config.suppressed_tokens))?;
+                Task::Generate(Generation { tokens_max, context, stop_tokens, logprobs, sampler })
+            }
+            Goal::Export { held_pages } => Task::Export(Export::new(&self.spec, rows, held_pages)),
+            Goal::Audit(comparison) => Task::Audit(comparison),
+        })
     }
 
     /// Rows of a sequence in one step at most.

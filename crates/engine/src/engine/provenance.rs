@@ -11,11 +11,10 @@ use muser_kv::{Maker, Makers, Provenance, SequenceCache, Untrusted};
 
 use super::Engine;
 use super::install::Installed;
-use super::scope::PrefixReuse;
 use crate::prefix::PrefixIndex;
 
 impl Engine {
-    /// Checks that an installation's pages may become visible now. [`Engine::submit_installed`] makes the same check.
+    /// Checks that an installation's pages may become visible now. [`Engine::submit`] makes the same check.
     ///
     /// # Errors
     /// [`Untrusted`].
@@ -42,22 +41,22 @@ impl Engine {
         self.prefixes = PrefixIndex::new(Arc::clone(&self.spec), self.settings.prefix_bytes_max);
         self.recompute(|makers| !makers.is_empty());
         let running = self.running.iter_mut().map(|running| &mut running.sequence);
-        running.chain(&mut self.waiting).for_each(|sequence| sequence.reuse = PrefixReuse::Isolate);
+        running.chain(&mut self.waiting).for_each(|sequence| sequence.origin.isolate());
     }
 
     /// Has requests that began with such pages compute everything here. Their tokens stand.
     fn recompute(&mut self, depends: impl Fn(&Makers) -> bool) {
         for running in &mut self.running {
             // An audit leaves nothing, and is about pages that may be wrong.
-            if running.sequence.audit.is_none() && depends(running.cache.makers()) {
+            if !running.sequence.is_audit() && depends(running.cache.makers()) {
                 running.cache = SequenceCache::new(Arc::clone(&self.spec), self.pool.clone());
                 (running.shared_pages, running.landmark) = (0, None);
                 running.sequence.distrust();
             }
         }
         for sequence in &mut self.waiting {
-            let parked = sequence.parked.as_ref().filter(|_| sequence.audit.is_none());
-            if sequence.to_start_from().is_some_and(|installed| depends(installed.cache().makers()))
+            let parked = sequence.parked.as_ref().filter(|_| !sequence.is_audit());
+            if sequence.installed().is_some_and(|installed| depends(installed.cache().makers()))
                 || parked.is_some_and(|parked| depends(parked.cache.makers()))
             {
                 sequence.distrust();

@@ -1,19 +1,19 @@
-//! A request under way.
+//! A job under way.
 
 use std::sync::Arc;
 
-use muser_kv::{PAGE_ROWS, PageName, Provenance, SequenceCache};
+use muser_kv::{ExportError, PAGE_ROWS, PageName, Provenance, SequenceCache};
 
-use super::audit::Audit;
+use super::audit::{Comparison, Verdict};
 use super::error::RequestError;
 use super::event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
-use super::export::Export;
+use super::export::{Export, ReadyPage};
 use super::install::Installed;
-use super::request::{Request, RequestId};
-use super::scope::{Flow, PrefixReuse};
+use super::job::{Origin, RequestId};
+use super::scope::Flow;
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, TokenLogprobs};
 
-/// All of a request but its keys and values: enough to compute those again.
+/// All of a job but its keys and values: enough to compute those again.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: RequestId,
@@ -24,27 +24,37 @@ pub(super) struct Sequence {
     pub(super) reused: Option<usize>,
     pub(super) preemptions: usize,
     pub(super) cancelled: bool,
-    pub(super) reuse: PrefixReuse,
     pub(super) flow: Flow,
-    tokens_max: Option<usize>,
-    context: usize,
+    /// Origin of its keys and values when it starts, or starts again without its own.
+    pub(super) origin: Origin,
     /// Rows it comes to have at most.
     rows_most: usize,
     /// Names of the full pages of `tokens`, as far as they were asked for.
     names: Vec<PageName>,
-    sampler: Sampler,
-    stop_tokens: Arc<[u32]>,
-    logprobs: Option<LogprobsWanted>,
-    /// Keys and values of all of the prompt but its last token, until it starts.
-    installed: Option<Installed>,
+    pub(super) task: Task,
     /// Its keys and values so far, while it waits for its next turn.
     pub(super) parked: Option<Box<Parked>>,
     /// Provenance of the installed pages that it started from.
     pub(super) provenance: Provenance,
-    /// The audit that it computes; `None` for a generation request.
-    pub(super) audit: Option<Box<Audit>>,
+}
+
+/// Goal of a job under way, with what is left of it.
+#[derive(Debug)]
+pub(super) enum Task {
+    Generate(Generation),
     /// Pages to give out as they become complete.
-    pub(super) export: Option<Export>,
+    Export(Export),
+    Audit(Comparison),
+}
+
+/// Sampler and limits of generated tokens.
+#[derive(Debug)]
+pub(super) struct Generation {
+    pub(super) tokens_max: Option<usize>,
+    pub(super) context: usize,
+    pub(super) stop_tokens: Arc<[u32]>,
+    pub(super) logprobs: Option<LogprobsWanted>,
+    pub(super) sampler: Sampler,
 }
 
 /// Cache and marks of a sequence that gave up its place and keeps its pages.
@@ -93,65 +103,42 @@ pub(super) struct Part<'a> {
 }
 
 impl Sequence {
-    /// The request, which has been checked.
-    pub(super) fn new(id: RequestId, request: Request, sampler: Sampler) -> Self {
-        let rows_most = request.rows_most();
-        let Request { prompt: tokens, tokens_max, context, stop_tokens, sampling: _, logprobs, reuse, flow } = request;
-        let prompt = tokens.len();
+    /// A job that has been checked, with its goal as a task and the rows that it comes to have at most.
+    pub(super) fn new(id: RequestId, tokens: &[u32], origin: Origin, flow: Flow, task: Task, rows_most: usize) -> Self {
         Self {
             id,
-            tokens,
-            prompt,
+            tokens: tokens.to_vec(),
+            prompt: tokens.len(),
             reused: None,
             preemptions: 0,
             cancelled: false,
-            reuse,
             flow,
-            parked: None,
-            tokens_max,
-            context,
+            origin,
             rows_most,
             names: Vec::new(),
-            sampler,
-            stop_tokens,
-            logprobs,
-            installed: None,
+            task,
+            parked: None,
             provenance: Provenance::default(),
-            audit: None,
-            export: None,
         }
     }
 
-    /// The request, which has been checked, with what was installed for it.
-    pub(super) fn installed(id: RequestId, request: Request, sampler: Sampler, installed: Installed) -> Self {
-        Self { installed: Some(installed), ..Self::new(id, request, sampler) }
-    }
-
-    /// An audit as a request, which has been checked.
-    pub(super) fn audit(id: RequestId, request: Request, sampler: Sampler, audit: Audit) -> Self {
-        Self { audit: Some(Box::new(audit)), ..Self::new(id, request, sampler) }
-    }
-
-    /// The request, which has been checked, with the pages to give out.
-    pub(super) fn exported(id: RequestId, request: Request, sampler: Sampler, export: Export) -> Self {
-        Self { export: Some(export), ..Self::new(id, request, sampler) }
+    /// True for an audit.
+    pub(super) fn is_audit(&self) -> bool {
+        matches!(self.task, Task::Audit(_))
     }
 
     /// Pages installed for it, until it starts from them.
-    pub(super) fn to_start_from(&self) -> Option<&Installed> {
-        self.installed.as_ref()
-    }
-
-    /// Takes the pages installed for it; `None` from the second call on.
-    pub(super) fn take_installed(&mut self) -> Option<Installed> {
-        self.installed.take()
+    pub(super) fn installed(&self) -> Option<&Installed> {
+        match &self.origin {
+            Origin::Installed(installed) => Some(installed),
+            Origin::Empty | Origin::Kept(_) | Origin::Base(_) => None,
+        }
     }
 
     /// Has it compute everything here, and leave nothing to others: what it was to begin with, or has begun with, is not
     /// trusted.
     pub(super) fn distrust(&mut self) {
-        (self.installed, self.parked, self.provenance) = (None, None, Provenance::default());
-        self.reuse = PrefixReuse::Isolate;
+        (self.origin, self.parked, self.provenance) = (Origin::Empty, None, Provenance::default());
     }
 
     /// Tokens generated.
@@ -171,9 +158,10 @@ impl Sequence {
         (self.tokens.len() + PAGE_ROWS).min(self.rows_most)
     }
 
-    /// The names of the first `pages` full pages, which exist, within its realm; `model` is the model's identity.
+    /// The names of the first `pages` full pages, which exist, within its realm; `model` is the model's identity. Without a
+    /// realm no page is kept or found by name.
     pub(super) fn names(&mut self, model: &[u8; 32], pages: usize) -> &[PageName] {
-        let identity = self.reuse.identity(model);
+        let identity = self.origin.realm().map_or(*model, |realm| realm.identity(model));
         let full = self.tokens.as_chunks::<PAGE_ROWS>().0;
         for tokens in &full[self.names.len().min(pages)..pages] {
             let name = PageName::of(&identity, self.names.last(), tokens);
@@ -184,15 +172,19 @@ impl Sequence {
 
     /// True if another token is to be chosen once the keys and values of all tokens are computed.
     pub(super) fn wants_token(&self) -> bool {
-        self.tokens_max.is_none_or(|more| self.generated() < more)
+        match &self.task {
+            Task::Generate(generation) => generation.tokens_max.is_none_or(|more| self.generated() < more),
+            Task::Export(_) | Task::Audit(_) => false,
+        }
     }
 
     /// Adds a token, and says whether that ends the sequence.
     pub(super) fn push(&mut self, choice: Choice) -> Option<Finish> {
         self.tokens.push(choice.token);
+        let is_full = matches!(&self.task, Task::Generate(generation) if self.tokens.len() >= generation.context);
         if choice.is_stop {
             Some(Finish::EndOfGeneration)
-        } else if self.tokens.len() >= self.context {
+        } else if is_full {
             Some(Finish::ContextFull)
         } else if !self.wants_token() {
             Some(Finish::Limit)
@@ -218,14 +210,31 @@ impl Sequence {
     }
 }
 
+impl Task {
+    /// Pages to give out that are complete in `cache` and were not given out before.
+    pub(super) fn ready_pages(&mut self, cache: &SequenceCache) -> Result<Vec<ReadyPage>, ExportError> {
+        match self {
+            Self::Export(export) => export.ready(cache),
+            Self::Generate(_) | Self::Audit(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Result of an audit, once it is certain by the rows in `cache`.
+    pub(super) fn verdict(&mut self, cache: &SequenceCache) -> Option<Verdict> {
+        match self {
+            Self::Audit(comparison) => comparison.compare(cache),
+            Self::Generate(_) | Self::Export(_) => None,
+        }
+    }
+}
+
 impl Part<'_> {
     /// Chooses the token that follows, and tells of it. Logits that come again after a step that was given up are the same, and
     /// their token was told.
     pub(super) fn choose(&mut self, logits: &[f32], workspace: &mut SamplerWorkspace, on_event: &mut OnEvent<'_>) {
-        if self.chosen.is_some() {
-            return;
-        }
-        let Sequence { id, ref tokens, ref sampler, ref stop_tokens, logprobs, .. } = *self.sequence;
+        let Sequence { id, ref tokens, ref task, .. } = *self.sequence;
+        let (Task::Generate(generation), None) = (task, &self.chosen) else { return };
+        let Generation { sampler, stop_tokens, logprobs, .. } = generation;
         if let Some(total) = self.prefilled {
             on_event(id, RequestEvent::Progress { computed: total, total, pages: Vec::new() });
         }

@@ -8,12 +8,23 @@ use muser_model::{LogitsWanted, SequenceInput, StepError};
 use super::audit::Verdict;
 use super::error::{RequestError, StepRefused};
 use super::event::{Finish, OnEvent, RequestEvent};
-use super::request::StepReport;
-use super::scope::PrefixReuse;
 use super::sequence::{Part, Running, Sequence};
 use super::{Engine, StepBuffers};
 use crate::policy::WorkClass;
 use crate::prefix::PrefixIndex;
+
+/// Rows computed by a step, and sequences after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReport {
+    /// Rows from which next tokens were chosen, one per decoding sequence.
+    pub decode_rows: usize,
+    /// Rows of prompts, and of tokens computed again.
+    pub prefill_rows: usize,
+    /// Sequences that run after the step.
+    pub running: usize,
+    /// Requests that wait after the step.
+    pub waiting: usize,
+}
 
 impl Engine {
     /// Runs one forward pass over the next rows of the running sequences, having started as many of the waiting ones as
@@ -77,7 +88,7 @@ impl Engine {
             let index = work.sequence - ended;
             let Running { sequence, cache, landmark, chosen, failure, .. } = &mut self.running[index];
             let (id, rows, total) = (sequence.id, cache.rows(), sequence.tokens.len());
-            let is_audit = sequence.audit.is_some();
+            let is_audit = sequence.is_audit();
             if let Some(error) = failure.take() {
                 self.remove(index);
                 ended += 1;
@@ -89,7 +100,7 @@ impl Engine {
                 continue;
             }
             if work.class == WorkClass::Prefill && chosen.is_none() {
-                match sequence.export.as_mut().map_or(Ok(Vec::new()), |export| export.ready(cache)) {
+                match sequence.task.ready_pages(cache) {
                     Ok(pages) => on_event(id, RequestEvent::Progress { computed: rows, total, pages }),
                     Err(error) => {
                         self.remove(index);
@@ -99,7 +110,7 @@ impl Engine {
                     }
                 }
             }
-            if let Some(verdict) = sequence.audit.as_mut().and_then(|audit| audit.compare(cache)) {
+            if let Some(verdict) = sequence.task.verdict(cache) {
                 self.remove(index);
                 ended += 1;
                 on_event(id, RequestEvent::Audited(verdict));
@@ -141,7 +152,7 @@ impl Engine {
         cache: &SequenceCache,
         rows: usize,
     ) {
-        if sequence.reuse != PrefixReuse::Isolate && sequence.provenance.is_vouched_for() {
+        if sequence.origin.realm().is_some() && sequence.provenance.is_vouched_for() {
             prefixes.keep(sequence.names(identity, rows / PAGE_ROWS), cache);
         }
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use muser_engine::engine::{
-    Audit, Installed, Mismatch, NotAuditable, NotInstallable, PageBytes, PrefixReuse, ReadyPage, RequestId,
+    Audit, Installed, Job, Mismatch, NotAuditable, NotInstallable, PageBytes, PrefixReuse, ReadyPage, RequestId,
     SubmitError, Verdict,
 };
 use muser_engine::{ChunkRows, EngineSettings};
@@ -72,7 +72,7 @@ fn audit(world: &mut World, model: &Arc<Model>, installed: &Installed, pages: Ra
 }
 
 fn verdict(world: &mut World, audit: Audit) -> Verdict {
-    let id = world.engine.submit_audit(audit).unwrap();
+    let id = world.engine.submit(Job::audit(audit)).unwrap();
     world.finish();
     world.stories[&id].verdict.unwrap()
 }
@@ -286,10 +286,10 @@ fn without_room_there_is_no_audit_and_nothing_is_left_of_the_attempt() {
     let refused = world.engine.begin_base(&installed.beginning(4)).unwrap_err();
     assert!(matches!(refused, NotInstallable::NoRoom { .. }), "{refused}");
     assert_eq!(holdings(&world), held);
-    let refused = world.engine.submit_audit(installed.audit(installed.beginning(0), 7..8).unwrap()).unwrap_err();
+    let refused = world.engine.submit(Job::audit(installed.audit(installed.beginning(0), 7..8).unwrap())).unwrap_err();
     assert!(matches!(refused, SubmitError::NeverFits { .. }), "{refused}");
     world.submit(greedy(&[1, 2, 3], 1));
-    let refused = world.engine.submit_audit(installed.audit(installed.beginning(0), 0..2).unwrap()).unwrap_err();
+    let refused = world.engine.submit(Job::audit(installed.audit(installed.beginning(0), 0..2).unwrap())).unwrap_err();
     assert_eq!(refused, SubmitError::QueueFull { waiting: 1, max: 1 });
     world.finish();
     drop(installed);
@@ -321,7 +321,7 @@ fn company_interruptions_and_cancellations_change_no_verdict_and_no_answer() {
             }
             let installed = if round % 2 == 0 { &honest } else { &wrong };
             let audit = audit(&mut world, &model, installed, 2 + round % 3..7);
-            audits.push((world.engine.submit_audit(audit).unwrap(), round % 2 == 0));
+            audits.push((world.engine.submit(Job::audit(audit)).unwrap(), round % 2 == 0));
             for _ in 0..random.usize(..60) {
                 world.step();
             }
@@ -337,7 +337,7 @@ fn company_interruptions_and_cancellations_change_no_verdict_and_no_answer() {
         }
         world.step();
         let audit = audit(&mut world, &model, &honest, 2..7);
-        audits.push((world.engine.submit_audit(audit).unwrap(), true));
+        audits.push((world.engine.submit(Job::audit(audit)).unwrap(), true));
         world.finish();
         for (id, is_honest) in &audits {
             match world.stories[id].verdict.unwrap() {
@@ -387,7 +387,7 @@ fn after_a_wrong_page_nothing_that_was_there_before_is_reused() {
     let running = greedy(&random_tokens(&mut random, 130), 70);
     let id = world.submit(running.clone());
     world.step();
-    let installed = world.engine.submit_installed(greedy(&prompt, 70), installed).unwrap();
+    let installed = world.engine.submit(greedy(&prompt, 70).job_from(installed)).unwrap();
     world.engine.forget_prefixes();
     assert_eq!(world.engine.prefix_bytes(), 0);
     world.finish();
@@ -411,7 +411,7 @@ fn an_audit_yields_to_who_decodes() {
     let decoder = world.submit(greedy(&[4, 5, 6], 100));
     world.step();
     let audit = audit(&mut world, &model, &installed, 1..5);
-    let id = world.engine.submit_audit(audit).unwrap();
+    let id = world.engine.submit(Job::audit(audit)).unwrap();
     for _ in 0..16 {
         let before = world.stories[&decoder].tokens.len();
         assert_eq!(world.step().prefill_rows, 16);

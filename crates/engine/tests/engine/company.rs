@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use muser_engine::engine::{Flow, PrefixReuse, Request, RequestId, SubmitError};
+use muser_engine::engine::{Flow, PrefixReuse, RequestId, SubmitError};
 use muser_engine::{EngineSettings, Finish, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kv::PAGE_ROWS;
 use muser_model::Model;
 
 use crate::world::{
-    CONTEXT, LAYOUTS, Solo, Story, VOCAB, World, assert_same_answer, glimmer, llama, non_zero, pages, qwen2, qwen3,
-    random_tokens, roomy,
+    CONTEXT, LAYOUTS, Request, Solo, Story, VOCAB, World, assert_same_answer, glimmer, llama, non_zero, pages, qwen2,
+    qwen3, random_tokens, roomy,
 };
 
 /// Counts of the events of a schedule.
@@ -165,7 +165,7 @@ impl Schedule {
             let what = format!("{what}, step {step}");
             for _ in 0..self.client.arrivals() {
                 let request = self.client.request();
-                match self.world.engine.submit(request.clone()) {
+                match self.world.engine.submit(request.job()) {
                     Ok(id) => drop(self.open.insert(id, request)),
                     Err(SubmitError::QueueFull { .. } | SubmitError::NeverFits { .. }) => self.seen.refused += 1,
                     Err(refused) => panic!("{what}: {refused}"),

@@ -4,14 +4,14 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use muser_engine::engine::{Request, RequestError, RequestId, StepRefused};
+use muser_engine::engine::{RequestError, RequestId, StepRefused};
 use muser_engine::{EngineSettings, Finish};
 use muser_kernels::cpu::Kernels;
 use muser_kv::{KvLayout, PAGE_ROWS};
 use muser_model::testing::{Fault, Faults, Faulty};
 use muser_model::{DeviceError, Executor, Model, SequenceInput};
 
-use crate::world::{LAYOUTS, Solo, World, assert_same_answer, greedy, llama, non_zero, random_tokens, roomy};
+use crate::world::{LAYOUTS, Request, Solo, World, assert_same_answer, greedy, llama, non_zero, random_tokens, roomy};
 
 /// An engine whose device fails as `faults` says.
 fn world(model: &Arc<Model>, settings: EngineSettings, faults: Faults) -> World {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use muser_engine::EngineSettings;
-use muser_engine::engine::{Installation, NotInstallable, PrefixReuse, ReadyPage, Request, RequestEvent};
+use muser_engine::engine::{Installation, Job, NotInstallable, PrefixReuse, ReadyPage, RequestEvent};
 use muser_kv::{InstallError, KvLayout};
 use muser_model::Model;
 
 use crate::world::{
-    LAYOUTS, Solo, World, assert_same_answer, engine, glimmer, greedy, llama, non_zero, pages, qwen2, qwen3,
+    LAYOUTS, Request, Solo, World, assert_same_answer, engine, glimmer, greedy, llama, non_zero, pages, qwen2, qwen3,
     random_tokens, roomy,
 };
 
@@ -20,7 +20,7 @@ pub fn receiver(model: &Arc<Model>, kv: KvLayout) -> World {
 /// The pages that another engine computes for an installation, in the order in which they are ready.
 pub fn computed_elsewhere(model: &Arc<Model>, kv: KvLayout, installation: &Installation) -> Vec<ReadyPage> {
     let mut engine = engine(model, roomy(kv));
-    engine.submit_exported(greedy(installation.tokens(), 0), installation.held_pages()).unwrap();
+    engine.submit(Job::export(installation.tokens(), PrefixReuse::Share, installation.held_pages())).unwrap();
     let mut ready = Vec::new();
     while engine.has_work() {
         engine
@@ -50,7 +50,7 @@ fn run_installed(world: &mut World, model: &Arc<Model>, request: Request) -> (us
     let held = installation.held_pages();
     let ready = computed_elsewhere(model, kv, &installation);
     install(&mut installation, &ready);
-    let id = world.engine.submit_installed(request, installation.finish().unwrap()).unwrap();
+    let id = world.engine.submit(request.job_from(installation.finish().unwrap())).unwrap();
     world.finish();
     (held, world.stories[&id].clone())
 }
@@ -120,7 +120,7 @@ fn company_changes_nothing_and_neither_does_an_interruption() {
             let mut installation = world.engine.begin_installation(&request.prompt, request.reuse).unwrap();
             let ready = computed_elsewhere(&model, kv, &installation);
             install(&mut installation, &ready);
-            world.engine.submit_installed(request.clone(), installation.finish().unwrap()).unwrap()
+            world.engine.submit(request.job_from(installation.finish().unwrap())).unwrap()
         };
         world.step();
         requests.push((id, request));
@@ -202,7 +202,7 @@ fn pages_that_somebody_outside_shares_stop_no_request_and_change_no_answer() {
             assert_eq!(installation.held_pages(), 6);
             let exported = random_tokens(&mut random, 300);
             let mut on_their_way = Vec::new();
-            world.engine.submit_exported(greedy(&exported, 0), 0).unwrap();
+            world.engine.submit(Job::export(exported, PrefixReuse::Share, 0)).unwrap();
             while world.engine.has_work() {
                 let mut take = |_, event| {
                     if let RequestEvent::Progress { pages, .. } = event {

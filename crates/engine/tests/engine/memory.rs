@@ -2,11 +2,11 @@
 //! answer.
 
 use muser_engine::EngineSettings;
-use muser_engine::engine::{Request, SubmitError};
+use muser_engine::engine::SubmitError;
 use muser_kv::KvLayout;
 
 use crate::world::{
-    LAYOUTS, Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, pages, random_tokens, roomy,
+    LAYOUTS, Request, Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, pages, random_tokens, roomy,
 };
 
 #[test]
@@ -70,7 +70,7 @@ fn a_request_that_could_never_fit_is_refused_at_once_and_one_that_just_fits_runs
     let mut world = World::new(&model, EngineSettings { budget_bytes, ..roomy(kv) });
     let prompt = random_tokens(&mut fastrand::Rng::with_seed(1), 300);
     let refused = SubmitError::NeverFits { needed_bytes: pages(&model, kv, 2 * 6), budget_bytes };
-    assert_eq!(world.engine.submit(greedy(&prompt, 22)), Err(refused));
+    assert_eq!(world.engine.submit(greedy(&prompt, 22).job()), Err(refused));
     assert!(!world.engine.has_work());
     // The last of 21 tokens has no keys and values: 320 rows, five pages.
     let story = world.run(greedy(&prompt, 21));

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use muser_engine::EngineSettings;
-use muser_engine::engine::{PrefixReuse, Request};
+use muser_engine::engine::PrefixReuse;
 use muser_kv::{KvLayout, Realm};
 use muser_model::Model;
 
 use crate::world::{
-    LAYOUTS, Solo, Story, World, assert_same_answer, glimmer, greedy, llama, pages, random_tokens, roomy,
+    LAYOUTS, Request, Solo, Story, World, assert_same_answer, glimmer, greedy, llama, pages, random_tokens, roomy,
 };
 
 /// An engine whose answers are compared with those given alone.

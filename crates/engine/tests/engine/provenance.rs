@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muser_engine::engine::{Installation, Installed, PageBytes, PrefixReuse, ReadyPage, Verdict};
+use muser_engine::engine::{Installation, Installed, Job, PageBytes, PrefixReuse, ReadyPage, Verdict};
 use muser_kv::{KvLayout, Maker, Untrusted, Voucher};
 use muser_model::Model;
 
@@ -40,7 +40,7 @@ fn bring(model: &Arc<Model>, mut installation: Installation, maker: Maker) -> In
 fn answered(world: &mut World, model: &Arc<Model>, prompt: &[u32], maker: Maker) {
     let installation = world.engine.begin_installation(prompt, SHARE).unwrap();
     let installed = bring(model, installation, maker);
-    world.engine.submit_installed(greedy(prompt, 1), installed).unwrap();
+    world.engine.submit(greedy(prompt, 1).job_from(installed)).unwrap();
     world.finish();
 }
 
@@ -67,7 +67,7 @@ fn an_installation_that_shares_wrong_pages_does_not_bring_them_back() {
         assert_eq!(world.engine.prefix_bytes(), 0, "{order}");
         let installed = bring(&model, under_way, HONEST);
         assert_eq!(world.engine.trusts(&installed), Err(Untrusted::TakenBack));
-        let id = world.engine.submit_installed(greedy(&second, 4), installed).unwrap();
+        let id = world.engine.submit(greedy(&second, 4).job_from(installed)).unwrap();
         world.finish();
         assert_eq!(world.stories[&id].reused, Some(0));
         assert_same_answer(&world.stories[&id], &alone.run(&greedy(&second, 4)), order);
@@ -93,7 +93,7 @@ fn wrong_pages_that_wait_or_run_are_computed_here_and_those_brought_before_are_n
             if early {
                 take_back(&mut world);
             }
-            let id = world.engine.submit_installed(greedy(&prompt, 8), installed).unwrap();
+            let id = world.engine.submit(greedy(&prompt, 8).job_from(installed)).unwrap();
             for _ in 0..steps.unwrap_or(0) {
                 world.step();
             }
@@ -166,7 +166,7 @@ fn a_voucher_is_asked_when_pages_are_submitted_started_from_and_left_to_others()
             is_trusted.store(false, Ordering::SeqCst);
             assert_eq!(world.engine.trusts(&installed), Err(Untrusted::NotVouchedFor { reason: "revoked".into() }));
         }
-        let id = world.engine.submit_installed(greedy(&prompt, 70), installed).unwrap();
+        let id = world.engine.submit(greedy(&prompt, 70).job_from(installed)).unwrap();
         for _ in 0..steps.unwrap_or(0) {
             world.step();
         }
@@ -193,7 +193,7 @@ fn an_audit_from_the_first_row_finds_whose_page_is_wrong_behind_and_before_the_h
         assert_eq!(installation.held_pages(), 3);
         let installed = bring(&model, installation, makers[1]);
         let audit = installed.audit(installed.beginning(0), 4..6).unwrap();
-        let id = world.engine.submit_audit(audit).unwrap();
+        let id = world.engine.submit(Job::audit(audit)).unwrap();
         world.finish();
         let found = match world.stories[&id].verdict.unwrap() {
             Verdict::Differs(mismatch) => installed.makers(mismatch.layer, mismatch.page).only(),

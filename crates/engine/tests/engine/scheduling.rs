@@ -1,12 +1,14 @@
 //! Scheduling of rows: decode first, chunks that yield, a bounded queue, cancellation within one step.
 
-use muser_engine::engine::{EngineError, Request, SubmitError};
+use muser_engine::engine::{EngineError, SubmitError};
 use muser_engine::{ChunkRows, Engine, EngineSettings, Finish, SamplingError, SamplingSettings, SettingRange};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
 use muser_model::Executor;
 
-use crate::world::{CONTEXT, Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, random_tokens, roomy};
+use crate::world::{
+    CONTEXT, Request, Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, random_tokens, roomy,
+};
 
 fn prompt(seed: u64, length: usize) -> Vec<u32> {
     random_tokens(&mut fastrand::Rng::with_seed(seed), length)
@@ -42,13 +44,13 @@ fn the_book_s_chunks_are_512_rows_and_64_beside_a_decoder() {
     let executor = Executor::new(model, Kernels::detected(), non_zero(1), non_zero(600)).unwrap();
     let mut engine =
         Engine::new(executor, EngineSettings { chunk: ChunkRows::DEFAULT, ..roomy(KvLayout::Q8) }).unwrap();
-    engine.submit(greedy(&prompt(1, 700), 5)).unwrap();
+    engine.submit(greedy(&prompt(1, 700), 5).job()).unwrap();
     let step = |engine: &mut Engine| {
         let report = engine.step(&mut |_, _| ()).unwrap();
         (report.decode_rows, report.prefill_rows)
     };
     assert_eq!(step(&mut engine), (0, 512));
-    engine.submit(greedy(&prompt(2, 700), 1)).unwrap();
+    engine.submit(greedy(&prompt(2, 700), 1).job()).unwrap();
     // The rest of the first prompt, and what is left of the chunk for the second.
     assert_eq!(step(&mut engine), (0, 512));
     for _ in 0..4 {
@@ -152,10 +154,10 @@ fn the_queue_is_bounded_and_says_so() {
     let mut world = World::new(&llama(), settings);
     let request = greedy(&prompt(1, 20), 4);
     let ids: Vec<_> = (0..3).map(|_| world.submit(request.clone())).collect();
-    assert_eq!(world.engine.submit(request.clone()), Err(SubmitError::QueueFull { waiting: 3, max: 3 }));
+    assert_eq!(world.engine.submit(request.job()), Err(SubmitError::QueueFull { waiting: 3, max: 3 }));
     world.step();
     let fourth = world.submit(request.clone());
-    assert_eq!(world.engine.submit(request), Err(SubmitError::QueueFull { waiting: 3, max: 3 }));
+    assert_eq!(world.engine.submit(request.job()), Err(SubmitError::QueueFull { waiting: 3, max: 3 }));
     world.finish();
     assert!(ids.iter().chain([&fourth]).all(|id| world.stories[id].tokens.len() == 4));
 }
@@ -241,7 +243,7 @@ fn counts_are_exact_at_limits_stop_tokens_and_the_end_of_the_context() {
 fn requests_that_make_no_sense_are_refused_with_numbers_and_change_nothing() {
     let mut world = World::new(&llama(), roomy(KvLayout::Q8));
     let good = greedy(&prompt(1, 10), 3);
-    let refused = |request: Request, world: &mut World| world.engine.submit(request).unwrap_err();
+    let refused = |request: Request, world: &mut World| world.engine.submit(request.job()).unwrap_err();
     let empty = Request { prompt: Vec::new(), ..good.clone() };
     assert_eq!(refused(empty, &mut world), SubmitError::EmptyPrompt);
     let unknown = Request { prompt: vec![5, 300], ..good.clone() };

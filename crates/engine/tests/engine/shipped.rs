@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use muser_engine::engine::{PrefixReuse, Request, SubmitError};
+use muser_engine::engine::{PrefixReuse, SubmitError};
 use muser_engine::{ChunkRows, EngineSettings, Finish, SamplingError, SamplingSettings, load_tokenizer};
 use muser_kernels::cpu::Kernels;
 use muser_kv::KvLayout;
@@ -11,7 +11,7 @@ use muser_model::{Executor, Model};
 use muser_text::{ControlTokens, Specials, Tokenizer};
 use muser_weights::gguf::ModelFiles;
 
-use crate::world::{LAYOUTS, Story, World, greedy, non_zero};
+use crate::world::{LAYOUTS, Request, Story, World, greedy, non_zero};
 
 fn files() -> Arc<ModelFiles> {
     let path: PathBuf =
@@ -154,7 +154,7 @@ fn the_last_token_s_keys_and_values_are_not_computed_and_every_page_is_given_bac
 fn a_refusal_says_what_would_fit() {
     let model = model();
     let mut world = fast(&model);
-    let mut refused = |request: Request| world.engine.submit(request).unwrap_err();
+    let mut refused = |request: Request| world.engine.submit(request.job()).unwrap_err();
     let long = refused(Request { context: 128, ..alone(&prose(&model, 129), 1) }).to_string();
     assert!(long.contains("129") && long.contains("128") && long.contains("at most 127 fit"), "{long}");
     let nothing = refused(Request { context: 0, ..alone(&[5], 1) }).to_string();

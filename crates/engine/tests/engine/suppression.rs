@@ -1,10 +1,9 @@
 //! Tokens that a model's file rules out are chosen in no way.
 
-use muser_engine::engine::Request;
 use muser_engine::{LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kv::KvLayout;
 
-use crate::world::{World, greedy, roomy, suppressing};
+use crate::world::{Request, World, greedy, roomy, suppressing};
 
 #[test]
 fn a_suppressed_token_is_chosen_neither_greedily_nor_by_lot_nor_by_bias_and_has_no_probability() {

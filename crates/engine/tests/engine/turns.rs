@@ -1,10 +1,12 @@
 //! Turns: a client with many requests makes another wait for a place at most, and no answer shows it.
 
 use muser_engine::EngineSettings;
-use muser_engine::engine::{Flow, Request, RequestId, SubmitError};
+use muser_engine::engine::{Flow, RequestId, SubmitError};
 use muser_kv::KvLayout;
 
-use crate::world::{Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, pages, random_tokens, roomy};
+use crate::world::{
+    Request, Solo, World, assert_same_answer, glimmer, greedy, llama, non_zero, pages, random_tokens, roomy,
+};
 
 const ALICE: Flow = Flow { client: 1, group: 0 };
 const BOB: Flow = Flow { client: 2, group: 0 };
@@ -112,14 +114,14 @@ fn a_full_queue_has_places_for_a_client_that_has_less_than_its_share() {
         world.submit(request(ALICE, seed, 3));
     }
     let full = |waiting| Err(SubmitError::QueueFull { waiting, max: 8 });
-    assert_eq!(world.engine.submit(request(ALICE, 20, 3)), full(8));
+    assert_eq!(world.engine.submit(request(ALICE, 20, 3).job()), full(8));
     for waiting in 8..12 {
         assert_eq!(world.engine.waiting(), waiting);
         world.submit(request(BOB, 30 + waiting as u64, 3));
     }
-    assert_eq!(world.engine.submit(request(BOB, 40, 3)), full(12));
+    assert_eq!(world.engine.submit(request(BOB, 40, 3).job()), full(12));
     let others: Vec<_> =
-        (3..5).map(|client| world.engine.submit(request(Flow { client, group: 0 }, client, 3))).collect();
+        (3..5).map(|client| world.engine.submit(request(Flow { client, group: 0 }, client, 3).job())).collect();
     assert!(others.iter().all(Result::is_ok));
     world.finish();
     assert!(world.stories.values().all(|story| story.tokens.len() == 3));

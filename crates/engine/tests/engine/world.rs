@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use muser_engine::engine::{
-    Flow, PrefixReuse, Request, RequestError, RequestEvent, RequestId, StepRefused, StepReport, Verdict,
+    Flow, Generate, Installed, Job, PrefixReuse, RequestError, RequestEvent, RequestId, StepRefused, StepReport,
+    Verdict,
 };
 use muser_engine::{
     ChunkRows, Engine, EngineSettings, Finish, LogprobsStage, LogprobsWanted, Outcome, Sampler, SamplerWorkspace,
@@ -145,6 +146,37 @@ fn executor(model: &Arc<Model>) -> Executor {
     Executor::new(Arc::clone(model), Kernels::detected(), NonZeroUsize::MIN, non_zero(160)).unwrap()
 }
 
+/// A generation, which may be asked for more than once.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub tokens_max: Option<usize>,
+    pub context: usize,
+    pub stop_tokens: Arc<[u32]>,
+    pub sampling: SamplingSettings,
+    pub logprobs: Option<LogprobsWanted>,
+    pub reuse: PrefixReuse,
+    pub flow: Flow,
+}
+
+impl Request {
+    pub fn job(&self) -> Job {
+        Job::generate(&*self.prompt, self.reuse, self.generate()).in_turns_of(self.flow)
+    }
+
+    /// The job that starts from a handoff of the prompt.
+    pub fn job_from(&self, installed: Installed) -> Job {
+        let (last, prompt) = self.prompt.split_last().unwrap();
+        assert_eq!(installed.tokens(), prompt);
+        Job::generate_from(installed, *last, self.generate()).in_turns_of(self.flow)
+    }
+
+    fn generate(&self) -> Generate {
+        let Self { tokens_max, context, ref stop_tokens, ref sampling, logprobs, .. } = *self;
+        Generate { tokens_max, context, stop_tokens: Arc::clone(stop_tokens), sampling: sampling.clone(), logprobs }
+    }
+}
+
 /// A greedy request for `tokens_max` tokens, which shares what it computes.
 pub fn greedy(prompt: &[u32], tokens_max: usize) -> Request {
     Request {
@@ -253,7 +285,7 @@ impl World {
 
     pub fn submit(&mut self, request: Request) -> RequestId {
         self.has_flows |= request.flow != Flow::default();
-        self.engine.submit(request).unwrap()
+        self.engine.submit(request.job()).unwrap()
     }
 
     pub fn step(&mut self) -> StepReport {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use muser_engine::engine::{Audit, Installation, Installed, PrefixReuse, RequestError, RequestEvent, Verdict};
+use muser_engine::engine::{Audit, Installation, Installed, Job, PrefixReuse, RequestError, RequestEvent, Verdict};
 use muser_host::{Answer, EngineHost, Refused};
 use muser_model::testing::{Fault, Faults};
 
@@ -17,7 +17,8 @@ fn prompt(tokens: usize) -> Vec<u32> {
 /// Has the pages computed that the installation lacks, with a bit flipped in the page `wrong` names.
 async fn bring(producer: &EngineHost, mut installation: Installation, wrong: Option<(usize, usize)>) -> Installed {
     let wanted = installation.tokens().to_vec();
-    let mut answer = producer.submit_exported(isolated(wanted, 0), installation.held_pages()).await.unwrap();
+    let mut answer =
+        producer.submit(Job::export(wanted, PrefixReuse::Isolate, installation.held_pages())).await.unwrap();
     while let Some(timed) = answer.next().await {
         match timed.event {
             RequestEvent::Progress { pages, .. } => {

@@ -50,15 +50,16 @@ fn an_answer_that_the_device_cannot_hold_fails_and_the_next_one_is_given() {
         Arc::new(|batch| batch.iter().any(|input| input.cache.rows() >= 128).then(|| Fault::out_of_memory(4096)));
     let (host, thread) = start_faulty(128, faults);
     runtime().block_on(async {
-        let (long, short) = (isolated(vec![5; 900], 10), isolated(vec![6; 20], 10));
-        let (long, beside) = (host.submit(long).await.unwrap(), host.submit(short.clone()).await.unwrap());
+        let short = || isolated(vec![6; 20], 10);
+        let long = host.submit(isolated(vec![5; 900], 10)).await.unwrap();
+        let beside = host.submit(short()).await.unwrap();
         match last_event(long).await {
             Some(RequestEvent::Failed(error)) => {
                 assert!(error.to_string().contains("no 4096 bytes of memory"), "{error}")
             }
             other => panic!("{other:?}"),
         }
-        for answer in [beside, host.submit(short).await.unwrap()] {
+        for answer in [beside, host.submit(short()).await.unwrap()] {
             assert!(matches!(last_event(answer).await, Some(RequestEvent::Finished(_))));
         }
         assert_eq!(host.status().failure, None);

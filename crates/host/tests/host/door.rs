@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muser_engine::engine::{Installation, PrefixReuse, RequestEvent};
+use muser_engine::engine::{Installation, Job, PrefixReuse, RequestEvent};
 use muser_host::{EngineHost, Refused};
 use muser_kv::{Maker, Untrusted, Voucher};
 
-use crate::world::{isolated, request, runtime, start};
+use crate::world::{greedy, isolated, request, runtime, start};
 
 /// The tokens of an answer, and how many of the prompt's were there already.
 async fn tokens(mut answer: muser_host::Answer) -> (usize, Vec<u32>) {
@@ -27,7 +27,7 @@ async fn tokens(mut answer: muser_host::Answer) -> (usize, Vec<u32>) {
 /// Has the pages computed that the installation lacks, and puts each into it as it comes.
 async fn bring(producer: &EngineHost, installation: &mut Installation) {
     let wanted = installation.tokens().to_vec();
-    let mut answer = producer.submit_exported(request(wanted, 0), installation.held_pages()).await.unwrap();
+    let mut answer = producer.submit(Job::export(wanted, PrefixReuse::Share, installation.held_pages())).await.unwrap();
     while let Some(timed) = answer.next().await {
         match timed.event {
             RequestEvent::Progress { pages, .. } => {
@@ -54,7 +54,7 @@ fn pages_go_from_one_engine_to_another_and_the_answer_is_the_same() {
             let mut installation = decoder.begin_installation(prompt.clone(), PrefixReuse::Share).await.unwrap();
             bring(&producer, &mut installation).await;
             let installed = installation.finish().unwrap();
-            let answer = decoder.submit_installed(request(prompt.clone(), 20), installed).await.unwrap();
+            let answer = decoder.submit(Job::generate_from(installed, prompt[length - 1], greedy(20))).await.unwrap();
             let (reused, remote) = tokens(answer).await;
             let isolated = isolated(prompt, 20);
             let (_, local) = tokens(producer.submit(isolated).await.unwrap()).await;
@@ -93,8 +93,7 @@ fn a_producer_whose_pages_nobody_wants_any_more_stops_computing() {
         let mut watched = host.clone();
         for round in 0..20 {
             let mut installation = host.begin_installation(vec![7; 900], PrefixReuse::Isolate).await.unwrap();
-            let wanted = isolated(vec![7; 899], 0);
-            let mut answer = host.submit_exported(wanted, 0).await.unwrap();
+            let mut answer = host.submit(Job::export([7; 899], PrefixReuse::Isolate, 0)).await.unwrap();
             let first = answer.next().await.unwrap();
             assert!(matches!(first.event, RequestEvent::Started { .. }));
             if let Some(RequestEvent::Progress { pages, .. }) = answer.next().await.map(|timed| timed.event) {
@@ -135,7 +134,7 @@ fn pages_that_may_not_be_used_any_more_are_refused_by_the_engine() {
                 true => decoder.take_back(maker),
                 false => is_trusted.store(false, Ordering::SeqCst),
             }
-            let refused = decoder.submit_installed(request(prompt.clone(), 3), installed).await.unwrap_err();
+            let refused = decoder.submit(Job::generate_from(installed, prompt[299], greedy(3))).await.unwrap_err();
             let words = if is_taken_back { Untrusted::TakenBack.to_string() } else { "it is revoked".into() };
             assert!(matches!(&refused, Refused::Untrusted(_)) && refused.to_string() == words, "{refused:?}");
         }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use muser_engine::engine::{Flow, PrefixReuse, Request};
+use muser_engine::engine::{Generate, Job, PrefixReuse};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
@@ -46,20 +46,22 @@ pub fn runtime() -> Runtime {
 }
 
 /// A request that chooses the likeliest tokens, and shares its prefix.
-pub fn request(prompt: Vec<u32>, tokens_max: usize) -> Request {
-    Request {
-        prompt,
+pub fn request(prompt: Vec<u32>, tokens_max: usize) -> Job {
+    Job::generate(prompt, PrefixReuse::Share, greedy(tokens_max))
+}
+
+/// The same that keeps to itself.
+pub fn isolated(prompt: Vec<u32>, tokens_max: usize) -> Job {
+    Job::generate(prompt, PrefixReuse::Isolate, greedy(tokens_max))
+}
+
+/// The likeliest tokens.
+pub fn greedy(tokens_max: usize) -> Generate {
+    Generate {
         tokens_max: Some(tokens_max),
         context: 2048,
         stop_tokens: Arc::new([]),
         sampling: SamplingSettings::greedy(),
         logprobs: None,
-        reuse: PrefixReuse::Share,
-        flow: Flow::default(),
     }
-}
-
-/// The same that keeps to itself.
-pub fn isolated(prompt: Vec<u32>, tokens_max: usize) -> Request {
-    Request { reuse: PrefixReuse::Isolate, ..request(prompt, tokens_max) }
 }

@@ -229,7 +229,7 @@ impl Native {
     }
 
     fn probabilities<'a>(&'a self, generation: &Generation, piece: &'a Piece) -> Option<Probabilities<'a>> {
-        let stage = generation.plan().logprobs?.stage;
+        let stage = generation.plan().generate.logprobs?.stage;
         let found = Probabilities { tokenizer: self.service.tokenizer(), tokens: &piece.tokens, stage };
         Some(found).filter(|found| !found.is_empty())
     }
@@ -244,11 +244,11 @@ pub fn prompt_progress(progress: Progress) -> Value {
 /// The settings that an answer was generated with.
 fn generation_settings(service: &Service, generation: &Generation) -> Value {
     let plan = generation.plan();
-    let mut settings = sampling_settings(&plan.sampling);
-    settings["n_predict"] = plan.tokens_max.map_or(json!(-1), Into::into);
+    let mut settings = sampling_settings(&plan.generate.sampling);
+    settings["n_predict"] = plan.generate.tokens_max.map_or(json!(-1), Into::into);
     settings["n_ctx"] = service.context.into();
     settings["stop"] = plan.stops.clone().into();
-    settings["n_probs"] = plan.logprobs.map_or(0, |wanted| wanted.count).into();
+    settings["n_probs"] = plan.generate.logprobs.map_or(0, |wanted| wanted.count).into();
     settings
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use muser_engine::SamplingSettings;
-use muser_engine::engine::{Flow, PrefixReuse, Request};
+use muser_engine::engine::{Generate, Job, PrefixReuse};
 use muser_synthetic::scripted::{Then, byte_token};
 use serde_json::{Value, json};
 
@@ -117,17 +117,15 @@ fn who_leaves_before_the_engine_has_replied_is_noticed_as_well() {
     let _alone = alone();
     let world = world();
     let service = world.service();
-    let request = Request {
-        prompt: vec![byte_token(b'\n')],
+    let generate = Generate {
         tokens_max: None,
         context: 32768,
         stop_tokens: Arc::new([]),
         sampling: SamplingSettings::greedy(),
         logprobs: None,
-        reuse: PrefixReuse::Isolate,
-        flow: Flow::default(),
     };
-    let mut submitting = Box::pin(service.host.submit(request));
+    let job = Job::generate([byte_token(b'\n')], PrefixReuse::Isolate, generate);
+    let mut submitting = Box::pin(service.host.submit(job));
     let early = (&mut submitting).now_or_never();
     world.wait_until("generating", |status| status.slots[0].task.is_some_and(|task| task.generated_tokens > 2));
     drop((early, submitting));

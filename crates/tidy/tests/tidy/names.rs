@@ -29,7 +29,6 @@ pub const SHARED: &[&str] = &[
     "Place",
     "Progress",
     "RefuseCode",
-    "Request",
     "RequestError",
     "SequenceRows",
     "Trial",

@@ -252,7 +252,7 @@ impl Chat {
     }
 
     fn logprobs<'a>(&'a self, generation: &Generation, piece: &'a Piece) -> Option<Logprobs<'a>> {
-        let stage = generation.plan().logprobs?.stage;
+        let stage = generation.plan().generate.logprobs?.stage;
         Some(Logprobs { content: Probabilities { tokenizer: self.service.tokenizer(), tokens: &piece.tokens, stage } })
     }
 }

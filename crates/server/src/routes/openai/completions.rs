@@ -225,7 +225,7 @@ impl Texts {
         WholeChoice {
             index,
             text: &piece.text,
-            logprobs: generation.plan().logprobs.map(|_| Logprobs { tokenizer, piece, given: 0 }),
+            logprobs: generation.plan().generate.logprobs.map(|_| Logprobs { tokenizer, piece, given: 0 }),
             finish_reason: finish_reason(&ending.stop),
         }
     }
@@ -242,6 +242,7 @@ impl Texts {
     fn choice(&mut self, index: usize, generation: &Generation, piece: &Piece, finish: Option<&str>) -> Value {
         let logprobs = generation
             .plan()
+            .generate
             .logprobs
             .map(|_| json!(Logprobs { tokenizer: self.service.tokenizer(), piece, given: self.given[index] }));
         self.given[index] += piece.text.chars().count();
