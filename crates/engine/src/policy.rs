@@ -90,16 +90,6 @@ impl StepPlan {
         }
         self.work.retain(|work| work.rows > 0);
     }
-
-    /// Takes away the work of a sequence that no longer runs.
-    pub(crate) fn drop_sequence(&mut self, sequence: usize) {
-        self.work.retain(|work| work.sequence != sequence);
-    }
-
-    /// Rows of one class.
-    pub(crate) fn rows_of(&self, class: WorkClass) -> usize {
-        self.work.iter().filter(|work| work.class == class).map(|work| work.rows).sum()
-    }
 }
 
 /// True if a sequence that may come to hold `wanted` pages can start beside sequences that may hold `promised` in all, out
@@ -117,7 +107,7 @@ mod tests {
         let mut plan = StepPlan::default();
         let prompts = missing.iter().enumerate().map(|(index, rows)| (decoders + index, *rows));
         plan.share_out(0..decoders, prompts, ChunkRows::DEFAULT, rows_max);
-        assert_eq!(plan.rows_of(WorkClass::Decode), decoders);
+        assert_eq!(plan.work.iter().filter(|work| work.class == WorkClass::Decode).count(), decoders);
         assert!(plan.work.iter().all(|work| work.rows > 0));
         let of = |sequence| plan.work.iter().filter(move |work| work.sequence == sequence).map(|work| work.rows).sum();
         (decoders..decoders + missing.len()).map(of).collect()

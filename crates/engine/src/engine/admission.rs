@@ -5,7 +5,7 @@ use muser_kv::{PAGE_ROWS, SequenceCache};
 use super::Engine;
 use super::event::{OnEvent, RequestEvent};
 use super::job::Origin;
-use super::sequence::{Running, Sequence};
+use super::sequence::{Running, Sequence, StepRows};
 use crate::policy::has_pages;
 
 /// Obstacle to starting a sequence now.
@@ -37,6 +37,10 @@ impl Engine {
         let prompts = running().filter(|(_, running)| !running.decodes());
         let prompts = prompts.map(|(index, running)| (index, running.prefill_rows()));
         self.plan.share_out(decoders, prompts, self.settings.chunk, self.executor.rows_max());
+        self.running.iter_mut().for_each(|running| running.rows = None);
+        for work in &self.plan.work {
+            self.running[work.sequence].rows = Some(StepRows::planned(*work));
+        }
     }
 
     /// Starts the first waiting sequence, in the order of turns, for which there is a place and that need not wait for what
@@ -71,8 +75,7 @@ impl Engine {
     /// accepted; what others share of its pages' room comes on top.
     pub(super) fn make_room(&mut self, on_event: &mut OnEvent<'_>) {
         loop {
-            let running = &self.running;
-            let needed: usize = self.plan.work.iter().map(|work| running[work.sequence].pages_to_take(work.rows)).sum();
+            let needed: usize = self.running.iter().map(Running::pages_to_take).sum();
             if needed == 0 || needed <= self.free_pages() {
                 return;
             }
@@ -134,8 +137,8 @@ impl Engine {
         }
         self.take_turn(sequence.flow);
         let turn_began = sequence.generated();
-        let (chosen, failure) = (None, None);
-        self.running.push(Running { sequence, cache, slot, shared_pages, landmark, turn_began, chosen, failure });
+        let (rows, chosen) = (None, None);
+        self.running.push(Running { sequence, cache, slot, shared_pages, landmark, turn_began, rows, chosen });
     }
 
     /// Cache with which a sequence begins, or begins again: by its origin, of which kept pages may be gone but for the first
@@ -188,7 +191,6 @@ impl Engine {
 
     fn interrupt_youngest(&mut self, on_event: &mut OnEvent<'_>) {
         let Some(Running { mut sequence, cache, .. }) = self.running.pop() else { return };
-        self.plan.drop_sequence(self.running.len());
         let rows = cache.rows();
         Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         sequence.preemptions += 1;

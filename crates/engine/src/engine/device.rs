@@ -29,12 +29,12 @@ impl Engine {
     /// Takes the sequence that started last out of the step, and its place and those of younger ones away; a sequence that is
     /// alone in the step ends. Each call leaves the step one sequence fewer.
     fn shrink_step(&mut self, error: DeviceError, on_event: &mut OnEvent<'_>) {
-        // In the order in which they started: `forward` has sorted the plan.
-        let Some(youngest) = self.plan.work.last().map(|work| work.sequence) else { return };
-        self.plan.drop_sequence(youngest);
+        // In the order in which they started.
+        let Some(youngest) = self.running.iter_mut().rposition(|running| running.rows.take().is_some()) else { return };
+        let is_alone = self.running.iter().all(|running| running.rows.is_none());
         // Its token has been told, and it would be told again after a pause.
         let is_told = self.running[youngest].chosen.is_some();
-        if self.plan.work.is_empty() || is_told {
+        if is_alone || is_told {
             let Running { sequence, .. } = self.remove(youngest);
             return on_event(sequence.id, RequestEvent::Failed(RequestError::DeviceMemory(error)));
         }
@@ -52,7 +52,6 @@ impl Engine {
 
     /// Ends every request: the device that would have computed it is gone.
     fn fail_all(&mut self, error: &DeviceError, on_event: &mut OnEvent<'_>) {
-        self.plan.work.clear();
         let running = self.running.drain(..).map(|running| running.sequence);
         for sequence in running.chain(self.waiting.drain(..)) {
             on_event(sequence.id, RequestEvent::Failed(RequestError::DeviceFailed(error.clone())));

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use muser_kv::{ExportError, PAGE_ROWS, PageName, Provenance, SequenceCache};
+use muser_model::ForwardError;
 
 use super::audit::{Comparison, Verdict};
-use super::error::RequestError;
 use super::event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
 use super::export::{Export, ReadyPage};
 use super::install::Installed;
 use super::job::{Origin, RequestId};
 use super::scope::Flow;
+use crate::policy::{Work, WorkClass};
 use crate::sampler::{LogprobsStage, LogprobsWanted, Sampler, SamplerWorkspace, TokenLogprobs};
 
 /// All of a job but its keys and values: enough to compute those again.
@@ -80,9 +81,18 @@ pub(super) struct Running {
     pub(super) landmark: Option<usize>,
     /// Tokens that were generated when it got its place.
     pub(super) turn_began: usize,
-    /// Token chosen in the step under way.
+    /// Its rows in the step under way, if it has any.
+    pub(super) rows: Option<StepRows>,
+    /// Token chosen in the step under way. It stands if the step is given up.
     pub(super) chosen: Option<Choice>,
-    pub(super) failure: Option<RequestError>,
+}
+
+/// A running sequence's rows in the step under way, and what came of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepRows {
+    pub(super) class: WorkClass,
+    pub(super) count: usize,
+    pub(super) result: Result<(), ForwardError>,
 }
 
 /// A token chosen in the step under way.
@@ -92,14 +102,12 @@ pub(super) struct Choice {
     pub(super) is_stop: bool,
 }
 
-/// A running sequence's part in the step under way, besides its rows.
+/// A running sequence's part in the step under way, besides its cache.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     pub(super) sequence: &'a Sequence,
-    /// Tokens of the sequence, if this step's rows are prefill.
-    pub(super) prefilled: Option<usize>,
+    pub(super) rows: &'a mut StepRows,
     pub(super) chosen: &'a mut Option<Choice>,
-    pub(super) failure: &'a mut Option<RequestError>,
 }
 
 impl Sequence {
@@ -210,12 +218,26 @@ impl Sequence {
     }
 }
 
+impl StepRows {
+    pub(super) fn planned(Work { class, rows: count, .. }: Work) -> Self {
+        Self { class, count, result: Ok(()) }
+    }
+}
+
 impl Task {
     /// Pages to give out that are complete in `cache` and were not given out before.
     pub(super) fn ready_pages(&mut self, cache: &SequenceCache) -> Result<Vec<ReadyPage>, ExportError> {
         match self {
             Self::Export(export) => export.ready(cache),
             Self::Generate(_) | Self::Audit(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// End of a sequence that met a NaN or an infinity.
+    pub(super) fn not_finite(&self, error: ForwardError) -> RequestEvent {
+        match self {
+            Self::Audit(_) => RequestEvent::Audited(Verdict::NotFinite(error)),
+            Self::Generate(_) | Self::Export(_) => RequestEvent::Failed(error.into()),
         }
     }
 
@@ -235,7 +257,8 @@ impl Part<'_> {
         let Sequence { id, ref tokens, ref task, .. } = *self.sequence;
         let (Task::Generate(generation), None) = (task, &self.chosen) else { return };
         let Generation { sampler, stop_tokens, logprobs, .. } = generation;
-        if let Some(total) = self.prefilled {
+        if self.rows.class == WorkClass::Prefill {
+            let total = tokens.len();
             on_event(id, RequestEvent::Progress { computed: total, total, pages: Vec::new() });
         }
         let token = sampler.choose(logits, tokens, workspace);
@@ -269,8 +292,9 @@ impl Running {
         }
     }
 
-    /// Pages to take when `rows` more are computed: a step adds pages and drops none before its end.
-    pub(super) fn pages_to_take(&self, rows: usize) -> usize {
+    /// Pages to take for its rows in the step under way: a step adds pages and drops none before its end.
+    pub(super) fn pages_to_take(&self) -> usize {
+        let rows = self.rows.map_or(0, |rows| rows.count);
         let pages = |rows: usize| rows.div_ceil(PAGE_ROWS);
         let layers = self.cache.spec().layers().len();
         layers * (pages(self.cache.rows() + rows) - pages(self.cache.rows()))

@@ -5,11 +5,10 @@ use std::mem;
 use muser_kv::{PAGE_ROWS, SequenceCache};
 use muser_model::{LogitsWanted, SequenceInput, StepError};
 
-use super::audit::Verdict;
-use super::error::{RequestError, StepRefused};
+use super::error::StepRefused;
 use super::event::{Finish, OnEvent, RequestEvent};
-use super::sequence::{Part, Running, Sequence};
-use super::{Engine, StepBuffers};
+use super::sequence::{Part, Running, Sequence, StepRows};
+use super::{Engine, EngineSettings, StepBuffers};
 use crate::policy::WorkClass;
 use crate::prefix::PrefixIndex;
 
@@ -26,6 +25,15 @@ pub struct StepReport {
     pub waiting: usize,
 }
 
+/// Next state of a running sequence.
+enum Transition {
+    Runs,
+    /// It has what it was to compute.
+    Finishes(Finish),
+    /// It leaves nothing to others, and this is its last event.
+    Ends(RequestEvent),
+}
+
 impl Engine {
     /// Runs one forward pass over the next rows of the running sequences, having started as many of the waiting ones as
     /// there is room for, and tells `on_event` what happens as it happens. Without work it does nothing.
@@ -37,7 +45,11 @@ impl Engine {
         self.hand_out_rows(on_event);
         self.make_room(on_event);
         self.compute(on_event)?;
-        let (decode_rows, prefill_rows) = (self.plan.rows_of(WorkClass::Decode), self.plan.rows_of(WorkClass::Prefill));
+        let rows_of = |class| {
+            let rows = self.running.iter().filter_map(|running| running.rows);
+            rows.filter(|rows| rows.class == class).map(|rows| rows.count).sum()
+        };
+        let (decode_rows, prefill_rows) = (rows_of(WorkClass::Decode), rows_of(WorkClass::Prefill));
         self.settle(on_event);
         Ok(StepReport { decode_rows, prefill_rows, running: self.running.len(), waiting: self.waiting.len() })
     }
@@ -56,84 +68,73 @@ impl Engine {
 
     /// Runs the planned rows; tokens are chosen, and told of, while their logits are there.
     pub(super) fn forward(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepError> {
-        let Self { executor, running, plan, workspace, buffers, .. } = self;
-        // The batch follows the running sequences. Where a row stands in it changes nothing.
-        plan.work.sort_unstable_by_key(|work| work.sequence);
+        let Self { executor, running, workspace, buffers, .. } = self;
         let mut batch: Vec<SequenceInput<'_>> = emptied(mem::take(&mut buffers.batch));
         let mut parts: Vec<Part<'_>> = emptied(mem::take(&mut buffers.parts));
-        let mut works = plan.work.iter().peekable();
-        for (index, Running { sequence, cache, chosen, failure, .. }) in running.iter_mut().enumerate() {
-            let Some(work) = works.next_if(|work| work.sequence == index) else { continue };
-            let (start, end, total) = (cache.rows(), cache.rows() + work.rows, sequence.tokens.len());
-            let wanted = if end == total && sequence.wants_token() { LogitsWanted::Last } else { LogitsWanted::None };
+        for Running { sequence, cache, rows, chosen, .. } in running {
+            let Some(rows) = rows else { continue };
+            let (start, end) = (cache.rows(), cache.rows() + rows.count);
+            let is_whole = end == sequence.tokens.len();
+            let wanted = if is_whole && sequence.wants_token() { LogitsWanted::Last } else { LogitsWanted::None };
             batch.push(SequenceInput::new(cache, &sequence.tokens[start..end], wanted));
-            let prefilled = (work.class == WorkClass::Prefill).then_some(total);
-            parts.push(Part { sequence, prefilled, chosen, failure });
+            parts.push(Part { sequence, rows, chosen });
         }
         let ran = executor.forward(&mut batch, &mut |row, logits| {
             parts[row.sequence].choose(logits, workspace, on_event);
         });
         for (part, input) in parts.iter_mut().zip(&batch) {
-            *part.failure = input.outcome.err().map(RequestError::from);
+            part.rows.result = input.outcome;
         }
         *buffers = StepBuffers { batch: emptied(batch), parts: emptied(parts) };
         ran
     }
 
-    /// Adds what was chosen, keeps prefixes that are worth it, and ends what has ended.
+    /// Takes each sequence of the step to its next state.
     fn settle(&mut self, on_event: &mut OnEvent<'_>) {
-        let mut ended = 0;
-        for at in 0..self.plan.work.len() {
-            let work = self.plan.work[at];
-            let index = work.sequence - ended;
-            let Running { sequence, cache, landmark, chosen, failure, .. } = &mut self.running[index];
-            let (id, rows, total) = (sequence.id, cache.rows(), sequence.tokens.len());
-            let is_audit = sequence.is_audit();
-            if let Some(error) = failure.take() {
-                self.remove(index);
-                ended += 1;
-                let event = match error {
-                    RequestError::NotFinite(error) if is_audit => RequestEvent::Audited(Verdict::NotFinite(error)),
-                    error => RequestEvent::Failed(error),
-                };
-                on_event(id, event);
-                continue;
-            }
-            if work.class == WorkClass::Prefill && chosen.is_none() {
-                match sequence.task.ready_pages(cache) {
-                    Ok(pages) => on_event(id, RequestEvent::Progress { computed: rows, total, pages }),
-                    Err(error) => {
-                        self.remove(index);
-                        ended += 1;
-                        on_event(id, RequestEvent::Failed(error.into()));
-                        continue;
-                    }
-                }
-            }
-            if let Some(verdict) = sequence.task.verdict(cache) {
-                self.remove(index);
-                ended += 1;
-                on_event(id, RequestEvent::Audited(verdict));
-                continue;
-            }
-            let reached = landmark.take_if(|landmark| *landmark <= rows).is_some();
-            if reached {
-                Self::keep_prefix(&mut self.prefixes, &self.settings.identity, sequence, cache, rows);
-            }
-            if work.class == WorkClass::Prefill && rows == total {
-                // Not the end of the last token's page, so that the same prompt again finds what it may reuse.
-                Self::keep_prefix(&mut self.prefixes, &self.settings.identity, sequence, cache, rows - 1);
-            }
-            let finish = match chosen.take() {
-                Some(choice) => sequence.push(choice),
-                // Everything is computed and nothing was to be chosen.
-                None => (rows == total).then_some(Finish::Limit),
+        let mut index = 0;
+        while index < self.running.len() {
+            let transition = match self.running[index].rows.take() {
+                Some(rows) => self.transition(index, rows, on_event),
+                None => Transition::Runs,
             };
-            if let Some(finish) = finish {
-                self.finish(index, finish, on_event);
-                ended += 1;
+            match transition {
+                Transition::Runs => index += 1,
+                Transition::Finishes(finish) => self.finish(index, finish, on_event),
+                Transition::Ends(event) => on_event(self.remove(index).sequence.id, event),
             }
         }
+    }
+
+    /// Next state of a sequence by the result of its rows; tells of progress, and keeps prefixes that are worth it.
+    fn transition(&mut self, index: usize, step: StepRows, on_event: &mut OnEvent<'_>) -> Transition {
+        let Self { running, prefixes, settings: EngineSettings { identity, .. }, .. } = self;
+        let Running { sequence, cache, landmark, chosen, .. } = &mut running[index];
+        if let Err(error) = step.result {
+            return Transition::Ends(sequence.task.not_finite(error));
+        }
+        let (computed, total, is_prefill) = (cache.rows(), sequence.tokens.len(), step.class == WorkClass::Prefill);
+        if is_prefill && chosen.is_none() {
+            match sequence.task.ready_pages(cache) {
+                Ok(pages) => on_event(sequence.id, RequestEvent::Progress { computed, total, pages }),
+                Err(error) => return Transition::Ends(RequestEvent::Failed(error.into())),
+            }
+        }
+        if let Some(verdict) = sequence.task.verdict(cache) {
+            return Transition::Ends(RequestEvent::Audited(verdict));
+        }
+        if landmark.take_if(|landmark| *landmark <= computed).is_some() {
+            Self::keep_prefix(prefixes, identity, sequence, cache, computed);
+        }
+        if is_prefill && computed == total {
+            // Not the end of the last token's page, so that the same prompt again finds what it may reuse.
+            Self::keep_prefix(prefixes, identity, sequence, cache, computed - 1);
+        }
+        let finish = match chosen.take() {
+            Some(choice) => sequence.push(choice),
+            // Everything is computed and nothing was to be chosen.
+            None => (computed == total).then_some(Finish::Limit),
+        };
+        finish.map_or(Transition::Runs, Transition::Finishes)
     }
 
     /// Ends a running sequence; its pages stay as far as they are kept for reuse.
