@@ -29,6 +29,16 @@ pub trait Forward: Send + Debug {
     /// Name and size of the device.
     fn device(&self) -> DeviceDescription;
 
+    /// As [`Executor::forward_pending`].
+    ///
+    /// # Errors
+    /// As [`Executor::forward_pending`].
+    fn forward_pending(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError>;
+
     /// As [`Executor::forward`].
     ///
     /// # Errors
@@ -37,7 +47,11 @@ pub trait Forward: Send + Debug {
         &mut self,
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
-    ) -> Result<(), StepError>;
+    ) -> Result<(), StepError> {
+        self.forward_pending(batch, on_logits)?;
+        commit_all(batch);
+        Ok(())
+    }
 }
 
 impl<D: Device> Forward for Executor<D> {
@@ -57,12 +71,12 @@ impl<D: Device> Forward for Executor<D> {
         self.device.describe()
     }
 
-    fn forward(
+    fn forward_pending(
         &mut self,
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), StepError> {
-        Executor::forward(self, batch, on_logits)
+        Executor::forward_pending(self, batch, on_logits)
     }
 }
 
@@ -83,12 +97,12 @@ impl Forward for Box<dyn Forward> {
         (**self).device()
     }
 
-    fn forward(
+    fn forward_pending(
         &mut self,
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), StepError> {
-        (**self).forward(batch, on_logits)
+        (**self).forward_pending(batch, on_logits)
     }
 }
 
@@ -163,12 +177,38 @@ impl<D: Device> Executor<D> {
         self.forward_capturing(batch, &[], &mut |_, _| {}, on_logits)
     }
 
+    /// As [`Self::forward`], but the rows of a sequence without an error stay pending: the caller commits as many of them, from
+    /// the first, as it accepts ([`SequenceCache::commit`](muser_kv::SequenceCache::commit)), before the cache's next step.
+    ///
+    /// # Errors
+    /// As [`Self::forward`].
+    pub fn forward_pending(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError> {
+        self.compute(batch, &[], &mut |_, _| {}, on_logits)
+    }
+
     /// As [`Self::forward`], and copies the residual stream after each layer of `captured` to `on_hidden(layer, rows)`,
     /// `[rows of the step, hidden]`. Drafting models read these.
     ///
     /// # Errors
     /// As [`Self::forward`].
     pub fn forward_capturing(
+        &mut self,
+        batch: &mut [SequenceInput<'_>],
+        captured: &[usize],
+        on_hidden: &mut dyn FnMut(usize, &[f32]),
+        on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
+    ) -> Result<(), StepError> {
+        self.compute(batch, captured, on_hidden, on_logits)?;
+        commit_all(batch);
+        Ok(())
+    }
+
+    /// Runs a step whose rows stay pending, or in no cache if it fails.
+    fn compute(
         &mut self,
         batch: &mut [SequenceInput<'_>],
         captured: &[usize],
@@ -184,7 +224,8 @@ impl<D: Device> Executor<D> {
         }
         self.begin(batch)?;
         let ran = self.run(batch, captured, on_hidden, on_logits);
-        finish(batch, &ran);
+        // Rows in which something was not finite are taken back, and all rows if the device failed.
+        batch.iter_mut().filter(|input| ran.is_err() || input.outcome.is_err()).for_each(|input| input.cache.abandon());
         Ok(ran?)
     }
 
@@ -354,13 +395,9 @@ impl<D: Device> Executor<D> {
     }
 }
 
-/// Makes the rows of each sequence part of its cache, or takes them back if something in them was not finite or the device
-/// failed.
-fn finish(batch: &mut [SequenceInput<'_>], ran: &Result<(), DeviceError>) {
-    for input in batch {
-        match (ran, input.outcome) {
-            (Ok(()), Ok(())) => input.cache.commit(input.tokens.len()).expect("exactly these rows are pending"),
-            _ => input.cache.abandon(),
-        }
+/// Makes the pending rows of each sequence without an error part of its cache.
+fn commit_all(batch: &mut [SequenceInput<'_>]) {
+    for input in batch.iter_mut().filter(|input| input.outcome.is_ok()) {
+        input.cache.commit(input.tokens.len()).expect("exactly these rows are pending");
     }
 }

@@ -20,7 +20,8 @@ pub enum LogitsWanted {
 /// The part of a step that belongs to one sequence: `tokens` follow what its cache holds.
 #[derive(Debug)]
 pub struct SequenceInput<'a> {
-    /// Grows by `tokens.len()` rows if `outcome` is `Ok`, and is as before otherwise.
+    /// Grows by `tokens.len()` rows if `outcome` is `Ok`, and is as before otherwise. After
+    /// [`Executor::forward_pending`](crate::Executor::forward_pending) these rows are pending.
     pub cache: &'a mut SequenceCache,
     /// At least one.
     pub tokens: &'a [u32],

@@ -17,7 +17,7 @@ pub type Faults = Arc<dyn Fn(&[SequenceInput<'_>]) -> Option<Fault> + Send + Syn
 pub enum Fault {
     /// Before anything is computed.
     Early(DeviceError),
-    /// After all logits have been handed out. For models without windows: caches are cut back to what they were.
+    /// After all logits have been handed out.
     Late(DeviceError),
 }
 
@@ -69,20 +69,17 @@ impl<F: Forward> Forward for Faulty<F> {
         self.forward.device()
     }
 
-    fn forward(
+    fn forward_pending(
         &mut self,
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), StepError> {
         match (self.faults)(batch) {
-            None => self.forward.forward(batch, on_logits),
+            None => self.forward.forward_pending(batch, on_logits),
             Some(Fault::Early(error)) => Err(error.into()),
             Some(Fault::Late(error)) => {
-                let rows: Vec<usize> = batch.iter().map(|input| input.cache.rows()).collect();
-                self.forward.forward(batch, on_logits)?;
-                for (input, rows) in batch.iter_mut().zip(rows) {
-                    input.cache.truncate(rows).expect("a cache without windows can be cut back");
-                }
+                self.forward.forward_pending(batch, on_logits)?;
+                batch.iter_mut().for_each(|input| input.cache.abandon());
                 Err(error.into())
             }
         }

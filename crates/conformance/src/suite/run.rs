@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use muser_kv::{KvLayout, PAGE_ROWS, SequenceCache};
-use muser_model::{Device, Executor, LogitsWanted, SequenceInput};
+use muser_model::{Device, Executor, LogitsWanted, SequenceInput, StepError};
 
 use crate::backend::{Backend, CaseError, Subject, new_cache};
 use crate::tally::BitTally;
@@ -55,6 +55,25 @@ impl Run {
         for tokens in tokens.chunks(chunk) {
             step(executor, &mut [(self, tokens)])?;
         }
+        Ok(())
+    }
+
+    /// Appends the first `accepted` of `tokens`, all of which are computed in one step: the others are never committed.
+    ///
+    /// # Errors
+    /// As [`Self::extend`].
+    pub fn extend_in_part<D: Device>(
+        &mut self,
+        executor: &mut Executor<D>,
+        tokens: &[u32],
+        accepted: usize,
+    ) -> Result<(), CaseError> {
+        let Self { logits, vocab, cache } = self;
+        let mut batch = [SequenceInput::new(cache, tokens, LogitsWanted::All)];
+        executor.forward_pending(&mut batch, &mut |_, z| logits.extend_from_slice(z))?;
+        batch[0].outcome?;
+        cache.commit(accepted).map_err(StepError::from)?;
+        logits.truncate(cache.rows() * *vocab);
         Ok(())
     }
 

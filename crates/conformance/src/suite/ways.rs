@@ -153,7 +153,7 @@ fn rewound<D: Device>(
     Ok(())
 }
 
-/// Drafts of up to 16 tokens of which a few are right, taken back token by token.
+/// Drafts of up to 16 tokens of which a few are right. The others are taken back, or never committed.
 fn drafted<D: Device>(
     executor: &mut Executor<D>,
     truth: &Truth,
@@ -170,8 +170,12 @@ fn drafted<D: Device>(
         let right = random.usize(1..=4).min(end - start);
         let mut draft = truth.tokens[start..start + right].to_vec();
         draft.extend(truth.wrong_tokens(start + right, random.usize(0..12)));
-        run.extend(executor, &draft, draft.len())?;
-        run.truncate(start + right)?;
+        if random.bool() {
+            run.extend_in_part(executor, &draft, right)?;
+        } else {
+            run.extend(executor, &draft, draft.len())?;
+            run.truncate(start + right)?;
+        }
     }
     run.compare(&truth.run, &format_args!("{what}, drafts"), tally);
     Ok(())

@@ -66,7 +66,7 @@ impl Engine {
         });
     }
 
-    /// Runs the planned rows; tokens are chosen, and told of, while their logits are there.
+    /// Runs the planned rows, which stay pending; tokens are chosen, and told of, while their logits are there.
     pub(super) fn forward(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepError> {
         let Self { executor, running, workspace, buffers, .. } = self;
         let mut batch: Vec<SequenceInput<'_>> = emptied(mem::take(&mut buffers.batch));
@@ -79,7 +79,7 @@ impl Engine {
             batch.push(SequenceInput::new(cache, &sequence.tokens[start..end], wanted));
             parts.push(Part { sequence, rows, chosen });
         }
-        let ran = executor.forward(&mut batch, &mut |row, logits| {
+        let ran = executor.forward_pending(&mut batch, &mut |row, logits| {
             parts[row.sequence].choose(logits, workspace, on_event);
         });
         for (part, input) in parts.iter_mut().zip(&batch) {
@@ -112,6 +112,8 @@ impl Engine {
         if let Err(error) = step.result {
             return Transition::Ends(sequence.task.not_finite(error));
         }
+        // Each was computed from tokens that stand.
+        cache.commit(step.count).expect("exactly these rows are pending");
         let (computed, total, is_prefill) = (cache.rows(), sequence.tokens.len(), step.class == WorkClass::Prefill);
         if is_prefill && chosen.is_none() {
             match sequence.task.ready_pages(cache) {

@@ -250,13 +250,13 @@ impl<F: Forward> Forward for Overheard<F> {
         self.forward.device()
     }
 
-    fn forward(
+    fn forward_pending(
         &mut self,
         batch: &mut [SequenceInput<'_>],
         on_logits: &mut dyn FnMut(LogitsRow, &[f32]),
     ) -> Result<(), StepError> {
         let Self { forward, last } = self;
-        forward.forward(batch, &mut |row, logits| {
+        forward.forward_pending(batch, &mut |row, logits| {
             last.lock().unwrap().splice(.., logits.iter().copied());
             on_logits(row, logits);
         })
