@@ -3,7 +3,7 @@
 use std::mem;
 
 use muser_kv::{PAGE_ROWS, SequenceCache};
-use muser_model::{LogitsWanted, SequenceInput, StepError};
+use muser_model::{DeviceError, LogitsWanted, SequenceInput, StepError};
 
 use super::error::StepRefused;
 use super::event::{Finish, OnEvent, RequestEvent};
@@ -66,8 +66,23 @@ impl Engine {
         });
     }
 
+    /// Runs the planned rows, or those of fewer sequences where the device has no room for all.
+    fn compute(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepRefused> {
+        loop {
+            match self.forward(on_event) {
+                Ok(()) => return Ok(()),
+                Err(StepError::Device(error @ DeviceError::OutOfMemory { .. })) => self.shrink_step(error, on_event),
+                Err(StepError::Device(error)) => {
+                    self.fail_all(&error, on_event);
+                    return Err(StepRefused::DeviceFailed(error));
+                }
+                Err(refused) => return Err(StepRefused::Planned(refused)),
+            }
+        }
+    }
+
     /// Runs the planned rows, which stay pending; tokens are chosen, and told of, while their logits are there.
-    pub(super) fn forward(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepError> {
+    fn forward(&mut self, on_event: &mut OnEvent<'_>) -> Result<(), StepError> {
         let Self { executor, running, workspace, buffers, .. } = self;
         let mut batch: Vec<SequenceInput<'_>> = emptied(mem::take(&mut buffers.batch));
         let mut parts: Vec<Part<'_>> = emptied(mem::take(&mut buffers.parts));
@@ -145,6 +160,12 @@ impl Engine {
         let rows = cache.rows();
         Self::keep_prefix(&mut self.prefixes, &self.settings.identity, &mut sequence, &cache, rows);
         on_event(sequence.id, RequestEvent::Finished(sequence.outcome(finish, cache.bytes())));
+    }
+
+    /// Takes away a running sequence that has ended: what the device had no room for may find some now.
+    pub(super) fn remove(&mut self, index: usize) -> Running {
+        self.places = self.settings.running_max.get();
+        self.running.remove(index)
     }
 
     /// Keeps the full pages of the first `rows` rows of a sequence that shares what it computes.
