@@ -116,7 +116,6 @@ fn started(plan: &HandoffPlan) -> Receiver {
         held_pages: 0,
         held_name: [0; 32],
         codecs,
-        priority: 0,
         realm: [0; 32],
         tokens: vec![1; 200],
     };

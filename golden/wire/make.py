@@ -61,7 +61,7 @@ mac = blake3(LANE + root + struct.pack("<QQ", 1, 64 + len(PACKED)) + TIMES, key=
 
 detail = "zu viel los: übermorgen".encode()
 request = HANDOFF + struct.pack("<I", 9) + NONCE + struct.pack("<III", 60000, 3, 4) + HELD
-request += struct.pack("<IB", 3, 7) + REALM + struct.pack("<3I", *TOKENS)
+request += struct.pack("<I", 3) + REALM + struct.pack("<3I", *TOKENS)
 frames = {
     "hello": frame(1, struct.pack("<HH", 3, 4) + RECEIVER + struct.pack("<I", 1 << 20)),
     "hello_ack": frame(2, struct.pack("<H", 3) + SENDER + struct.pack("<III", 8, 1, 1 << 21)),

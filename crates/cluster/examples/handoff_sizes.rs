@@ -122,7 +122,6 @@ async fn ask(
                 held_pages: 0,
                 held_name: [0; 32],
                 codecs: Codecs::NONE_ONLY,
-                priority: 0,
                 realm: [0; 32],
                 tokens: vec![7; mib],
             };

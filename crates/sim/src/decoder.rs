@@ -382,8 +382,8 @@ impl Decoder {
             attempt.excuses.insert(Excuse::Keys);
         }
         let codecs = if context.random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY };
-        let (priority, realm) = (0, attempt.job.realm.1.for_handoffs());
-        Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority, realm, tokens }
+        let realm = attempt.job.realm.1.for_handoffs();
+        Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, realm, tokens }
     }
 
     fn read(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {

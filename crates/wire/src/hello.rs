@@ -5,7 +5,7 @@ use crate::codec::Codecs;
 use crate::header::FrameKind;
 
 /// The oldest and the newest version of messages that this build speaks.
-pub const VERSIONS: (u16, u16) = (5, 5);
+pub const VERSIONS: (u16, u16) = (6, 6);
 
 /// Digests that must be equal on both machines, in the order of [`Component`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

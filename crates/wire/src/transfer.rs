@@ -18,9 +18,8 @@ use crate::manifest::LaneBinding;
 /// | 60   | held_pages    | `u32`, full pages that the receiver has, from position 0                  |
 /// | 64   | held_name     | 32 bytes, chained name of the last held page, zeroes for none             |
 /// | 96   | codecs        | `u32`, bit mask of page codecs that the receiver unpacks                  |
-/// | 100  | priority      | `u8`, larger is sooner                                                    |
-/// | 101  | realm         | 32 bytes, who may use what is computed for this, among the receiver's own |
-/// | 133  | tokens        | `rows` ids, `u32` each; the boundary token is not among them              |
+/// | 100  | realm         | 32 bytes, who may use what is computed for this, among the receiver's own |
+/// | 132  | tokens        | `rows` ids, `u32` each; the boundary token is not among them              |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Drawn by the receiver.
@@ -37,8 +36,6 @@ pub struct Request {
     pub held_name: [u8; 32],
     /// Codecs that the receiver unpacks.
     pub codecs: Codecs,
-    /// Larger is sooner.
-    pub priority: u8,
     /// Sharing scope among the receiver's requests: only requests of the same realm reuse what the sender computes for
     /// this one. Opaque; the sender combines it with the receiver's identity, so that no node can name another node's
     /// realm.
@@ -205,7 +202,7 @@ impl SenderTimes {
 
 impl Request {
     /// Bytes in front of the tokens.
-    pub const FIXED_BYTES: usize = 133;
+    pub const FIXED_BYTES: usize = 132;
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.handoff.0);
@@ -216,7 +213,6 @@ impl Request {
         out.extend_from_slice(&self.held_pages.to_le_bytes());
         out.extend_from_slice(&self.held_name);
         out.extend_from_slice(&self.codecs.0.to_le_bytes());
-        out.push(self.priority);
         out.extend_from_slice(&self.realm);
         out.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
     }
@@ -225,13 +221,12 @@ impl Request {
         let mut fields = Fields::new(FrameKind::Request, body);
         let (handoff, key_id, nonce) = (HandoffId(fields.array()?), fields.u32()?, fields.array()?);
         let (expires_in_ms, rows, held_pages) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        let (held_name, codecs, priority) = (fields.array()?, Codecs(fields.u32()?), fields.u8()?);
-        let realm = fields.array()?;
+        let (held_name, codecs, realm) = (fields.array()?, Codecs(fields.u32()?), fields.array()?);
         let token_bytes = usize::try_from(4 * u64::from(rows)).unwrap_or(usize::MAX);
         let tokens = fields.bytes(token_bytes)?.chunks_exact(4);
         let tokens = tokens.map(|id| u32::from_le_bytes(std::array::from_fn(|index| id[index]))).collect();
         fields.finish()?;
-        Ok(Self { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, priority, realm, tokens })
+        Ok(Self { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, realm, tokens })
     }
 }
 

@@ -50,7 +50,6 @@ fn request() -> Request {
         held_pages: 4,
         held_name: run(0x77),
         codecs: Codecs::ALL,
-        priority: 7,
         realm: run(0x99),
         tokens: vec![5, 0x0102_0304, u32::MAX],
     }
@@ -207,7 +206,7 @@ fn values_without_a_meaning_and_lying_counts_are_refused() {
     assert_eq!(decode(2, 23, &[201]), "detail_bytes of a Refuse body is 201");
     assert_eq!(decode(2, 24, &[0xFF]), "detail at byte of a Refuse body is 0");
     assert_eq!(decode(9, 16, &[0, 1]), "reason of a Cancel body is 256");
-    assert_eq!(decode(3, 56, &u32::MAX.to_le_bytes()), "a Request body of 145 bytes lacks 17179869168 bytes");
+    assert_eq!(decode(3, 56, &u32::MAX.to_le_bytes()), "a Request body of 144 bytes lacks 17179869168 bytes");
     assert_eq!(decode(3, 56, &2u32.to_le_bytes()), "a Request body has 4 bytes behind its last field");
 }
 

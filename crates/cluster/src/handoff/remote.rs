@@ -437,7 +437,6 @@ impl Remote {
             held_pages: u32::try_from(installation.held_pages()).map_err(|_| BringError::TooLong)?,
             held_name: installation.held_name().map_or([0; 32], |name| *name.as_bytes()),
             codecs: Codecs::ALL,
-            priority: 0,
             // What has no realm is nobody's, so that nothing of it is found again.
             realm: installation.realm().map_or_else(random::bytes, |realm| Ok(realm.for_handoffs()))?,
             tokens: installation.tokens().to_vec(),

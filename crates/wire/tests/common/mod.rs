@@ -92,7 +92,6 @@ impl Scene {
             held_pages,
             held_name: [3; 32],
             codecs: if random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY },
-            priority: 0,
             realm: std::array::from_fn(|_| random.u8(..)),
             tokens: (0..rows).map(|_| random.u32(..)).collect(),
         };
