@@ -12,7 +12,7 @@ use crate::transfer::{Commit, Pages, Request};
 
 /// Arrived pages of one handoff, and the entries of the current frame that were not handed out yet.
 #[derive(Debug)]
-pub(crate) struct Arrivals {
+pub struct Arrivals {
     plan: HandoffPlan,
     codecs: Codecs,
     checklist: Checklist,

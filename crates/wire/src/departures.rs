@@ -97,7 +97,7 @@ pub struct Sent {
 
 /// Sent pages of one handoff, and the manifest over their frames.
 #[derive(Debug)]
-pub(crate) struct Departures {
+pub struct Departures {
     plan: HandoffPlan,
     /// Codecs that both sides have.
     agreed: Codecs,

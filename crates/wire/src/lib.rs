@@ -3,7 +3,7 @@
 //! A *receiver* (the decoding node) connects, a *sender* (the node that computes prompts) listens. A connection carries
 //! one handshake and then any number of handoffs, one at a time. [`FrameReader`] cuts the byte stream into checked
 //! frames, [`Message`] reads and writes their bodies, [`HandoffPlan`] lists the pages to move, [`Manifest`] binds all
-//! of it to a key, and [`Receiver`] and [`Sender`] are the state machines of the two ends.
+//! of it to a key, and [`Endpoint`] is the state machine of an end: a [`Receiver`] or a [`Sender`], by its role.
 //!
 //! The crate has no socket, thread or clock; a moment is an argument, in milliseconds from any fixed point.
 
@@ -15,6 +15,7 @@ mod checklist;
 mod codec;
 mod crc32c;
 mod departures;
+mod endpoint;
 mod failure;
 mod header;
 mod hello;
@@ -31,6 +32,7 @@ mod transfer;
 pub use body::BodyError;
 pub use codec::{Codecs, PageCodec, PagePacker, UnpackError};
 pub use departures::{SendError, Sent};
+pub use endpoint::Endpoint;
 pub use failure::Failure;
 pub use header::{FRAME_VERSION, FrameError, FrameHeader, FrameKind, Limits};
 pub use hello::{Component, Hello, HelloAck, Identity, Node, VERSIONS};
@@ -38,9 +40,9 @@ pub use manifest::{KeyError, KeyState, LaneBinding, MacKeys, Manifest};
 pub use message::Message;
 pub use plan::{Framing, HandoffPlan, PlanError, layer_groups};
 pub use reader::{Frame, FrameReader, write_frame};
-pub use receiver::{Receiver, ReceiverEvent, ReceiverSettings, RequestError, Stats};
+pub use receiver::{Receiver, ReceiverEvent, ReceiverSettings, Receiving, RequestError, Stats};
 pub use refuse::{Cancel, CancelReason, Refuse, RefuseCode};
-pub use sender::{Acceptance, Sender, SenderEvent, SenderSettings};
+pub use sender::{Acceptance, Sender, SenderEvent, SenderSettings, Sending};
 pub use transfer::{Accept, Commit, Pages, Progress, Request, SenderTimes};
 
 /// Names a handoff; drawn at random by the receiver.

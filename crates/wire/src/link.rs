@@ -1,4 +1,4 @@
-//! State common to both ends of a connection: frame reader, output buffer, ping limits and idle timer.
+//! Bytes of a connection in both directions: frame reader, output buffer, ping limits and idle timer.
 
 use crate::HandoffId;
 use crate::failure::Failure;
@@ -7,7 +7,7 @@ use crate::message::Message;
 use crate::reader::FrameReader;
 use crate::refuse::Refuse;
 
-/// One end of a connection.
+/// Bytes of a connection, and the limits on what a peer may send unasked.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) reader: FrameReader,

@@ -85,6 +85,21 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// The handoff that it is about; `None` for a greeting or a ping.
+    pub(crate) fn handoff(&self) -> Option<HandoffId> {
+        match self {
+            Self::Refuse(Refuse { handoff, .. })
+            | Self::Request(Request { handoff, .. })
+            | Self::Accept(Accept { handoff, .. })
+            | Self::Pages(Pages { handoff, .. })
+            | Self::Progress(Progress { handoff, .. })
+            | Self::Commit(Commit { handoff, .. })
+            | Self::Installed(handoff)
+            | Self::Cancel(Cancel { handoff, .. }) => Some(*handoff),
+            Self::Hello(_) | Self::HelloAck(_) | Self::Ping(_) | Self::Pong(_) => None,
+        }
+    }
+
     /// The kind of frame that holds it.
     pub fn kind(&self) -> FrameKind {
         match self {

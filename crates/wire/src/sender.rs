@@ -1,25 +1,25 @@
 //! State machine of the sender, the end that serves pages.
 //!
-//! The caller feeds [`Sender::take_bytes`], drains [`Sender::poll_event`], and sends [`Sender::output`]. It answers each
+//! The caller feeds [`Endpoint::take_bytes`], drains [`Sender::poll_event`], and sends [`Endpoint::output`]. It answers each
 //! [`SenderEvent::Request`] by [`Sender::accept`] or [`Sender::refuse`], gives pages that never change again with
 //! [`Sender::send_pages`] while [`Sender::wants_more`], and ends with [`Sender::commit`].
 //!
 //! A receiver's refusal ends the connection; a cancellation by either side does not, once both sides have sent `Cancel`.
 //! One that comes for the handoff that ended last crossed with that end and is dropped.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::HandoffId;
 use crate::codec::Codecs;
 use crate::departures::{Departures, SendError, Sent};
+use crate::endpoint::{CommonEvent, EndRole, Endpoint, OpenHandoff, Own, State};
 use crate::failure::Failure;
 use crate::header::Limits;
 use crate::hello::{Hello, HelloAck, Node, VERSIONS};
-use crate::link::{Link, check_time};
 use crate::manifest::{KeyError, LaneBinding, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
+use crate::reader::Frame;
 use crate::refuse::{Cancel, CancelReason, Refuse, RefuseCode};
 use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
 
@@ -81,72 +81,45 @@ pub struct Acceptance {
 }
 
 /// State machine of the sender, the end that serves pages.
+pub type Sender = Endpoint<Sending>;
+
+/// Role of the sender, with its settings.
 #[derive(Debug)]
-pub struct Sender {
-    settings: SenderSettings,
-    link: Link,
-    state: State,
-    events: VecDeque<SenderEvent>,
-    /// The receiver and the lower of both sides' limits of `Pages` bodies.
-    peer: Option<(Node, u32)>,
-    handoff: Option<Handoff>,
-    /// Node id that the peer's greeting must have; `None` admits any.
-    admitted: Option<[u8; 32]>,
-    /// The handoff that ended last.
-    ended: HandoffId,
+pub struct Sending {
+    codecs: Codecs,
+    concurrent_max: u32,
+    backlog_bytes_max: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Greeting,
-    Idle,
+/// Stage of a handoff at its sender.
+#[derive(Debug)]
+pub enum SenderStage {
+    /// The caller's answer is awaited.
     Requested,
-    Sending,
-    Committed,
-    Cancelling,
-    Closed,
-}
-
-#[derive(Debug)]
-struct Handoff {
-    request: Request,
-    expires_at_ms: u64,
-    work: Option<Departures>,
-}
-
-impl State {
-    /// Description for error messages.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Greeting => "greeting",
-            Self::Idle => "idle",
-            Self::Requested => "a request is not answered",
-            Self::Sending => "sending",
-            Self::Committed => "the installation is awaited",
-            Self::Cancelling => "a cancellation is not acknowledged",
-            Self::Closed => "closed",
-        }
-    }
+    /// Pages are sent.
+    Sending(Box<Departures>),
+    /// The receiver's acknowledgement is awaited.
+    Committed {
+        /// Amounts of the whole handoff.
+        sent: Sent,
+        /// Least time given to the receiver for its answer, ms.
+        answer_by_ms: u64,
+    },
 }
 
 impl Sender {
     /// Awaits the `Hello` of a connection.
     pub fn new(settings: SenderSettings, now_ms: u64) -> Self {
+        let SenderSettings { node, lane, keys, pages_bytes_max, stall_limit_ms, .. } = settings;
+        let SenderSettings { codecs, concurrent_max, context_max, backlog_bytes_max, .. } = settings;
+        let own = Own { node, lane, keys, pages_bytes_max, stall_limit_ms };
         // The receiver never sends pages, so none are taken.
-        let link = Link::new(Limits::new(settings.context_max, 0), now_ms);
-        let (events, ended) = (VecDeque::new(), HandoffId::NONE);
-        Self { settings, link, state: State::Greeting, events, peer: None, handoff: None, admitted: None, ended }
-    }
-
-    /// Takes a greeting of this node only: the one whose certificate the connection was opened with.
-    #[must_use]
-    pub fn admitting(self, node_id: [u8; 32]) -> Self {
-        Self { admitted: Some(node_id), ..self }
+        Self::open(Sending { codecs, concurrent_max, backlog_bytes_max }, own, Limits::new(context_max, 0), now_ms)
     }
 
     /// Refuses the connection before anything was said on it, and ends it once that is sent.
     pub fn turn_away(&mut self, code: RefuseCode, retry_after_ms: u32, detail: &str) {
-        if self.state == State::Greeting {
+        if matches!(self.state, State::Greeting) {
             let refuse = Refuse { retry_after_ms, ..Refuse::new(HandoffId::NONE, code, detail) };
             self.link.write(&Message::Refuse(refuse));
             self.state = State::Closed;
@@ -159,12 +132,13 @@ impl Sender {
     /// [`SendError::State`], [`SendError::FirstPage`], or [`SendError::FrameTooLarge`] if the plan has a layer group of
     /// which not even one page index fits a frame.
     pub fn accept(&mut self, acceptance: Acceptance, now_ms: u64) -> Result<(), SendError> {
-        let (Some((receiver, max)), Some(handoff), State::Requested) = (&self.peer, &mut self.handoff, self.state)
-        else {
-            return Err(SendError::State(self.state.name()));
-        };
+        let name = self.name();
+        let State::UnderWay(receiver, handoff) = &mut self.state else { return Err(SendError::State(name)) };
+        if !matches!(handoff.stage, SenderStage::Requested) {
+            return Err(SendError::State(name));
+        }
         let Acceptance { nonce, first_page, reused_rows, plan } = acceptance;
-        let (request, max) = (&handoff.request, *max);
+        let (request, max) = (&handoff.request, receiver.pages_bytes_max);
         if first_page > request.held_pages {
             return Err(SendError::FirstPage { first_page, held_pages: request.held_pages });
         }
@@ -172,16 +146,15 @@ impl Sender {
         if got > u64::from(max) {
             return Err(SendError::FrameTooLarge { got, max });
         }
-        let rows = crate::rows_of(&request.tokens);
+        let (handoff_id, rows) = (request.handoff, handoff.rows());
         let (page_count, payload_bytes) = (plan.page_count(), plan.payload_bytes());
-        let accept =
-            Accept { handoff: request.handoff, nonce, first_page, rows, page_count, payload_bytes, reused_rows };
-        let manifest = Manifest::new(request, &accept, receiver, &self.settings.node);
-        let codecs = self.settings.codecs.common(Codecs::ALL);
+        let accept = Accept { handoff: handoff_id, nonce, first_page, rows, page_count, payload_bytes, reused_rows };
+        let manifest = Manifest::new(request, &accept, &receiver.node, &self.own.node);
+        let codecs = self.role.codecs.common(Codecs::ALL);
         let codecs = Codecs(codecs.0 & request.codecs.common(Codecs::ALL).0);
-        handoff.work = Some(Departures::new(plan, manifest, codecs));
+        handoff.stage = SenderStage::Sending(Box::new(Departures::new(plan, manifest, codecs)));
         self.link.write(&Message::Accept(accept));
-        (self.state, self.link.moved_ms) = (State::Sending, now_ms);
+        self.link.moved_ms = now_ms;
         Ok(())
     }
 
@@ -190,10 +163,12 @@ impl Sender {
     /// # Errors
     /// [`SendError::State`].
     pub fn refuse(&mut self, code: RefuseCode, retry_after_ms: u32, detail: &str) -> Result<(), SendError> {
-        if !matches!(self.state, State::Requested | State::Sending) {
-            return Err(SendError::State(self.state.name()));
+        let name = self.name();
+        let State::UnderWay(_, handoff) = &self.state else { return Err(SendError::State(name)) };
+        if matches!(handoff.stage, SenderStage::Committed { .. }) {
+            return Err(SendError::State(name));
         }
-        let refuse = Refuse { retry_after_ms, ..Refuse::new(self.handoff_id(), code, detail) };
+        let refuse = Refuse { retry_after_ms, ..Refuse::new(handoff.id(), code, detail) };
         self.link.write(&Message::Refuse(refuse));
         self.end_handoff();
         Ok(())
@@ -210,20 +185,23 @@ impl Sender {
         pages: Range<u32>,
         page: impl Fn(u16, u32) -> &'p [u8],
     ) -> Result<(), SendError> {
-        let (name, backlog, waits) = (self.state.name(), !self.wants_more(), self.output().len());
-        let work = self.handoff.as_mut().and_then(|handoff| Some((handoff.request.handoff, handoff.work.as_mut()?)));
-        let (Some((handoff, work)), Some((_, max)), State::Sending) = (work, &self.peer, self.state) else {
+        let (name, backlog, waits) = (self.name(), !self.wants_more(), self.output().len());
+        let State::UnderWay(receiver, handoff) = &mut self.state else { return Err(SendError::State(name)) };
+        let OpenHandoff { request, stage: SenderStage::Sending(work), .. } = &mut **handoff else {
             return Err(SendError::State(name));
         };
         if backlog {
             return Err(SendError::Backlog(waits));
         }
-        work.send(handoff, (group, pages), (*max, self.link.output_mut()), page)
+        let max = receiver.pages_bytes_max;
+        work.send(request.handoff, (group, pages), (max, self.link.output_mut()), page)
     }
 
     /// Packs the next frames of the handoff under way with these codecs, as far as both sides have them.
     pub fn use_codecs(&mut self, codecs: Codecs) {
-        if let Some(work) = self.handoff.as_mut().and_then(|handoff| handoff.work.as_mut()) {
+        if let State::UnderWay(_, handoff) = &mut self.state
+            && let SenderStage::Sending(work) = &mut handoff.stage
+        {
             work.use_codecs(codecs);
         }
     }
@@ -233,106 +211,53 @@ impl Sender {
     /// # Errors
     /// [`SendError::State`] or [`SendError::Progress`].
     pub fn progress(&mut self, rows_done: u32) -> Result<(), SendError> {
-        let (Some(handoff), State::Sending) = (&mut self.handoff, self.state) else {
-            return Err(SendError::State(self.state.name()));
-        };
-        let rows_total = crate::rows_of(&handoff.request.tokens);
-        let Some(work) = &mut handoff.work else { return Err(SendError::State(self.state.name())) };
+        let name = self.name();
+        let State::UnderWay(_, handoff) = &mut self.state else { return Err(SendError::State(name)) };
+        let (handoff_id, rows_total) = (handoff.id(), handoff.rows());
+        let SenderStage::Sending(work) = &mut handoff.stage else { return Err(SendError::State(name)) };
         work.progress(rows_done, rows_total)?;
-        let handoff = handoff.request.handoff;
-        self.link.write(&Message::Progress(Progress { handoff, rows_done, rows_total }));
+        self.link.write(&Message::Progress(Progress { handoff: handoff_id, rows_done, rows_total }));
         Ok(())
     }
 
     /// Signs and sends the commit over every page of the plan and `times`. Times of sending are final once
-    /// [`Sender::output`] is empty and with the kernel.
+    /// [`Endpoint::output`] is empty and with the kernel.
     ///
     /// # Errors
     /// [`SendError::State`], [`SendError::Incomplete`], or [`SendError::Key`].
     pub fn commit(&mut self, times: SenderTimes, now_ms: u64) -> Result<(), SendError> {
-        let work = self.handoff.as_ref().and_then(|handoff| Some((&handoff.request, handoff.work.as_ref()?)));
-        let (Some((request, work)), State::Sending) = (work, self.state) else {
-            return Err(SendError::State(self.state.name()));
-        };
+        let name = self.name();
+        let State::UnderWay(_, handoff) = &mut self.state else { return Err(SendError::State(name)) };
+        let (rows, OpenHandoff { request, stage, .. }) = (handoff.rows(), &mut **handoff);
+        let SenderStage::Sending(work) = &*stage else { return Err(SendError::State(name)) };
         if work.left() > 0 {
             return Err(SendError::Incomplete(work.left()));
         }
-        let (frames, stored_bytes, root) =
-            (work.manifest().frames(), work.manifest().stored_bytes(), work.manifest().root());
-        match self.settings.keys.to_serve(request.key_id) {
-            Ok(key) => {
-                let (handoff, lane) = (request.handoff, self.settings.lane);
-                let mac = work.manifest().mac(key, &lane, &times);
-                self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, lane, root, mac }));
-                (self.state, self.link.moved_ms) = (State::Committed, now_ms);
-                // The receiver may complete at the last moment, so its acknowledgement gets the usual idle timeout.
-                // Otherwise the expiry of this handoff would end the connection under the next one.
-                let answer_by_ms = now_ms.saturating_add(self.settings.stall_limit_ms);
-                if let Some(handoff) = &mut self.handoff {
-                    handoff.expires_at_ms = handoff.expires_at_ms.max(answer_by_ms);
-                }
-                Ok(())
-            }
+        let key = match self.own.keys.to_serve(request.key_id) {
+            Ok(key) => key,
             Err(unusable) => {
                 self.refuse(code_of(unusable), 0, &unusable.to_string())?;
-                Err(unusable.into())
+                return Err(unusable.into());
             }
-        }
+        };
+        let (manifest, handoff, lane) = (work.manifest(), request.handoff, self.own.lane);
+        let (frames, stored_bytes, root) = (manifest.frames(), manifest.stored_bytes(), manifest.root());
+        let mac = manifest.mac(key, &lane, &times);
+        // The receiver may complete at the last moment, so its acknowledgement gets the usual idle timeout. Otherwise the
+        // expiry of this handoff would end the connection under the next one.
+        let answer_by_ms = now_ms.saturating_add(self.own.stall_limit_ms);
+        *stage = SenderStage::Committed { sent: work.sent(rows), answer_by_ms };
+        self.link.write(&Message::Commit(Commit { handoff, frames, stored_bytes, times, lane, root, mac }));
+        self.link.moved_ms = now_ms;
+        Ok(())
     }
 
     /// Ends the handoff under way. [`SenderEvent::Cancelled`] follows when the receiver knows.
     ///
     /// # Errors
-    /// [`SendError::State`] if none is accepted.
+    /// [`SendError::State`] if none is under way.
     pub fn cancel(&mut self, reason: CancelReason, now_ms: u64) -> Result<(), SendError> {
-        let (Some(handoff), State::Requested | State::Sending | State::Committed) = (&mut self.handoff, self.state)
-        else {
-            return Err(SendError::State(self.state.name()));
-        };
-        handoff.work = None;
-        handoff.expires_at_ms = now_ms.saturating_add(self.settings.stall_limit_ms);
-        self.link.write(&Message::Cancel(Cancel { handoff: handoff.request.handoff, reason }));
-        (self.state, self.link.moved_ms) = (State::Cancelling, now_ms);
-        Ok(())
-    }
-
-    /// Sends a ping; [`SenderEvent::Pong`] brings `value` back. A sender pings during long computations to keep the
-    /// connection from timing out.
-    pub fn ping(&mut self, value: u64) {
-        if self.state != State::Closed {
-            self.link.ping(value);
-        }
-    }
-
-    /// Replaces the keys: a handoff under way is refused at its commit if its key was revoked.
-    pub fn set_keys(&mut self, keys: MacKeys) {
-        self.settings.keys = keys;
-    }
-
-    /// Takes bytes from the front of `bytes`, up to the end of the frame under way at most, and returns how many it took.
-    /// It takes none while an event waits, nor a request while the peer does not read the answers to earlier ones. After the end of the connection everything is dropped.
-    pub fn take_bytes(&mut self, bytes: &[u8], now_ms: u64) -> usize {
-        self.tick(now_ms);
-        if self.state == State::Closed {
-            return bytes.len();
-        }
-        if !self.events.is_empty() || self.state == State::Idle && self.output().len() > ANSWERS_BYTES_MAX {
-            return 0;
-        }
-        if !bytes.is_empty() {
-            self.link.moved_ms = now_ms;
-        }
-        let taken = match self.link.reader.take(bytes) {
-            Ok(taken) => taken,
-            Err(broken) => {
-                self.fail(broken.into());
-                return bytes.len();
-            }
-        };
-        if let Err(failure) = self.on_frame(now_ms) {
-            self.fail(failure);
-        }
-        taken
+        self.begin_cancelling(reason, now_ms).map_err(SendError::State)
     }
 
     /// The next event, if any.
@@ -343,110 +268,18 @@ impl Sender {
     /// True if [`Sender::send_pages`] takes a frame. A frame may exceed the backlog limit once, so that memory is
     /// bounded by the limit and one frame.
     pub fn wants_more(&self) -> bool {
-        self.state == State::Sending && self.output().len() <= self.settings.backlog_bytes_max
-    }
-
-    /// The bytes to send.
-    pub fn output(&self) -> &[u8] {
-        self.link.output()
-    }
-
-    /// Says that the first `bytes` bytes of [`Sender::output`] were sent.
-    ///
-    /// # Panics
-    /// If there were fewer.
-    pub fn output_sent(&mut self, bytes: usize, now_ms: u64) {
-        self.link.output_sent(bytes, now_ms);
-        if self.handoff.is_none() {
-            self.link.rest();
-        }
-    }
-
-    /// Bytes of memory held for frames that come and go. Without a handoff under way they are few.
-    pub fn buffer_bytes(&self) -> usize {
-        self.link.buffer_bytes()
-    }
-
-    /// Checks the deadlines, and fails the connection if one passed. To be called periodically.
-    pub fn tick(&mut self, now_ms: u64) {
-        if let Err(failure) = self.check_deadlines(now_ms) {
-            self.fail(failure);
-        }
-    }
-
-    /// Says that the connection ended and no more bytes come.
-    pub fn ended(&mut self) {
-        if self.state != State::Closed {
-            self.fail(Failure::Ended(self.state.name()));
-        }
-    }
-
-    /// True once the connection is over: send the rest of the output, and close it.
-    pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
-    }
-
-    /// Longest `Pages` body on this connection, in bytes; 0 before the handshake.
-    pub fn frame_bytes_max(&self) -> u32 {
-        self.peer.as_ref().map_or(0, |(_, max)| *max)
+        let State::UnderWay(_, handoff) = &self.state else { return false };
+        matches!(handoff.stage, SenderStage::Sending(_)) && self.output().len() <= self.role.backlog_bytes_max
     }
 
     /// Amounts sent of the handoff under way; zeros if there is none.
     pub fn sent(&self) -> Sent {
-        let sent =
-            |handoff: &Handoff| handoff.work.as_ref().map(|work| work.sent(crate::rows_of(&handoff.request.tokens)));
-        self.handoff.as_ref().and_then(sent).unwrap_or_default()
-    }
-
-    fn handoff_id(&self) -> HandoffId {
-        self.handoff.as_ref().map_or(HandoffId::NONE, |handoff| handoff.request.handoff)
-    }
-
-    fn check_deadlines(&self, now_ms: u64) -> Result<(), Failure> {
-        if let Some(handoff) = self.handoff.as_ref().filter(|_| self.state != State::Closed) {
-            check_time(handoff.expires_at_ms, now_ms)?;
+        let State::UnderWay(_, handoff) = &self.state else { return Sent::default() };
+        match &handoff.stage {
+            SenderStage::Requested => Sent::default(),
+            SenderStage::Sending(work) => work.sent(handoff.rows()),
+            SenderStage::Committed { sent, .. } => *sent,
         }
-        if self.state == State::Greeting {
-            return self.link.check_greeted(self.settings.stall_limit_ms, now_ms);
-        }
-        let awaiting = matches!(self.state, State::Committed | State::Cancelling)
-            || matches!(self.state, State::Idle | State::Sending) && !self.output().is_empty();
-        if awaiting { self.link.check_moving(self.settings.stall_limit_ms, now_ms) } else { Ok(()) }
-    }
-
-    /// Handles the frame that is complete, if one is.
-    fn on_frame(&mut self, now_ms: u64) -> Result<(), Failure> {
-        let Some(frame) = self.link.reader.frame() else { return Ok(()) };
-        let decoded = Message::decode(&frame).map(Message::without_entries);
-        self.link.reader.release();
-        let (message, state, id) = (decoded?, self.state, self.handoff_id());
-        let kind = message.kind();
-        match message {
-            Message::Ping(value) => {
-                self.link.count_unasked(now_ms)?;
-                self.link.answer_ping(value)?;
-            }
-            Message::Pong(value) if self.link.take_pong() => self.events.push_back(SenderEvent::Pong(value)),
-            Message::Hello(hello) if state == State::Greeting => self.on_hello(hello)?,
-            Message::Request(request) if state == State::Idle => self.on_request(request, now_ms),
-            Message::Installed(handoff) if handoff == id && matches!(state, State::Committed | State::Cancelling) => {
-                self.events.push_back(SenderEvent::Installed(id));
-                self.end_handoff();
-            }
-            Message::Cancel(cancel) if self.handoff.is_some() && cancel.handoff == id => {
-                if state != State::Cancelling {
-                    self.link.write(&Message::Cancel(cancel));
-                }
-                self.events.push_back(SenderEvent::Cancelled(cancel));
-                self.end_handoff();
-            }
-            Message::Cancel(cancel) if cancel.handoff == self.ended && self.ended != HandoffId::NONE => {
-                self.link.count_unasked(now_ms)?;
-            }
-            Message::Refuse(refuse) => return Err(Failure::RefusedByPeer(refuse)),
-            _ => return Err(Failure::Unexpected { kind, state: state.name() }),
-        }
-        Ok(())
     }
 
     fn on_hello(&mut self, hello: Hello) -> Result<(), Failure> {
@@ -454,48 +287,90 @@ impl Sender {
         if version < hello.version_min || version < VERSIONS.0 {
             return Err(Failure::Version { min: hello.version_min, max: hello.version_max });
         }
-        let SenderSettings { node, codecs, concurrent_max, pages_bytes_max, .. } = self.settings;
-        if let Some(component) = node.identity.first_difference(&hello.node.identity) {
-            return Err(Failure::Identity(component));
-        }
-        if let Some(admitted) = self.admitted.filter(|admitted| *admitted != hello.node.node_id) {
-            return Err(Failure::OtherNode { named: hello.node.node_id, admitted });
-        }
-        self.peer = Some((hello.node, pages_bytes_max.min(hello.frame_bytes_max)));
-        let ack = HelloAck { version, node, concurrent_max, codecs, frame_bytes_max: pages_bytes_max };
-        self.link.write(&Message::HelloAck(ack));
+        self.greeted(hello.node, hello.frame_bytes_max)?;
+        let (Own { node, pages_bytes_max, .. }, Sending { concurrent_max, codecs, .. }) = (&self.own, &self.role);
+        let (node, concurrent_max, codecs, frame_bytes_max) = (*node, *concurrent_max, *codecs, *pages_bytes_max);
+        self.link.write(&Message::HelloAck(HelloAck { version, node, concurrent_max, codecs, frame_bytes_max }));
         self.events.push_back(SenderEvent::Hello(hello));
-        self.state = State::Idle;
         Ok(())
     }
 
     fn on_request(&mut self, request: Request, now_ms: u64) {
-        let expires_at_ms = now_ms.saturating_add(request.expires_in_ms.into());
-        let usable = self.settings.keys.to_serve(request.key_id).map(|_| ());
+        let State::Idle(peer) = &self.state else { return };
+        let peer = *peer;
+        let usable = self.own.keys.to_serve(request.key_id).map(|_| ());
         if let Err(unusable) = usable {
             let refuse = Refuse::new(request.handoff, code_of(unusable), &unusable.to_string());
             self.link.write(&Message::Refuse(refuse));
-            self.ended = request.handoff;
+            self.ended = Some(request.handoff);
             return;
         }
         self.events.push_back(SenderEvent::Request(request.clone()));
-        self.handoff = Some(Handoff { request, expires_at_ms, work: None });
-        self.state = State::Requested;
+        self.begin(peer, request, SenderStage::Requested, now_ms);
+    }
+}
+
+impl EndRole for Sending {
+    type Event = SenderEvent;
+    type Stage = SenderStage;
+    const FAILURE_VOIDS_EVENTS: bool = false;
+
+    fn event(common: CommonEvent) -> SenderEvent {
+        match common {
+            CommonEvent::Cancelled(cancel) => SenderEvent::Cancelled(cancel),
+            CommonEvent::Pong(value) => SenderEvent::Pong(value),
+            CommonEvent::Failed(failure) => SenderEvent::Failed(failure),
+        }
     }
 
-    fn end_handoff(&mut self) {
-        self.ended = self.handoff_id();
-        (self.handoff, self.state) = (None, State::Idle);
-        self.link.rest();
+    fn name(stage: &SenderStage) -> &'static str {
+        match stage {
+            SenderStage::Requested => "a request is not answered",
+            SenderStage::Sending(_) => "sending",
+            SenderStage::Committed { .. } => "the installation is awaited",
+        }
     }
 
-    fn fail(&mut self, failure: Failure) {
-        self.link.refuse(self.handoff_id(), &failure);
-        self.state = State::Closed;
-        self.handoff = None;
-        self.link.reader.release();
-        self.link.rest();
-        self.events.push_back(SenderEvent::Failed(failure));
+    fn expires_at_ms(handoff: &OpenHandoff<SenderStage>) -> Option<u64> {
+        Some(match &handoff.stage {
+            SenderStage::Requested | SenderStage::Sending(_) => handoff.due_ms(),
+            SenderStage::Committed { answer_by_ms, .. } => handoff.due_ms().max(*answer_by_ms),
+        })
+    }
+
+    fn awaits_peer(stage: Option<&SenderStage>, has_output: bool) -> bool {
+        match stage {
+            None | Some(SenderStage::Sending(_)) => has_output,
+            Some(SenderStage::Requested) => false,
+            Some(SenderStage::Committed { .. }) => true,
+        }
+    }
+
+    fn holds_back(end: &Sender) -> bool {
+        end.is_idle() && end.output().len() > ANSWERS_BYTES_MAX
+    }
+
+    fn take_pages(_: &mut OpenHandoff<SenderStage>, _: &Frame<'_>) -> Option<Result<(), Failure>> {
+        None
+    }
+
+    fn on_message(end: &mut Sender, message: Message<'static>, now_ms: u64) -> Result<(), Failure> {
+        let is_committed = match &end.state {
+            State::UnderWay(_, handoff) => matches!(handoff.stage, SenderStage::Committed { .. }),
+            // It crossed with the cancellation.
+            State::Cancelling { .. } => true,
+            State::Greeting | State::Idle(_) | State::Closed => false,
+        };
+        match (&end.state, message) {
+            (State::Greeting, Message::Hello(hello)) => return end.on_hello(hello),
+            (State::Idle(_), Message::Request(request)) => end.on_request(request, now_ms),
+            (_, Message::Installed(handoff)) if is_committed && end.handoff() == Some(handoff) => {
+                end.events.push_back(SenderEvent::Installed(handoff));
+                end.end_handoff();
+            }
+            (_, message) => return Err(end.unexpected(message)),
+        }
+        Ok(())
     }
 }
 
