@@ -9,6 +9,7 @@ use muser_cluster::enrol::{Pending, PendingState, pending};
 use muser_cluster::handoff::{Member, Remote, RemoteSettings, Shape, Trust};
 use muser_files::FileError;
 use muser_kernels::attention::{KvLayout, PAGE_ROWS};
+use muser_kv::KvIdentity;
 use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::{Identity, ModelSpec};
@@ -78,10 +79,10 @@ impl Membership {
 
     /// Placement policy for the model with this identity, with its learned rates, and the file they persist in. A
     /// missing, damaged or foreign file gives a new policy.
-    fn policy(&self, identity: [u8; 32]) -> (Policy, PolicyFile) {
+    fn policy(&self, identity: &KvIdentity) -> (Policy, PolicyFile) {
         let (path, settings) = (self.folder.policy(), PolicySettings::default());
         let known = match Policy::load(&path, settings.clone(), 0) {
-            Ok(policy) if policy.model() == identity => Some(policy),
+            Ok(policy) if policy.model() == *identity.as_bytes() => Some(policy),
             Ok(_) => {
                 tell(format_args!("muser: {} is of another model or layout: rates are learnt anew", path.display()));
                 None
@@ -92,7 +93,7 @@ impl Membership {
                 None
             }
         };
-        let policy = known.unwrap_or_else(|| Policy::new(settings, identity));
+        let policy = known.unwrap_or_else(|| Policy::new(settings, *identity.as_bytes()));
         let report = Arc::new(|reason: &str| tell(format_args!("muser: {reason}")));
         (policy, PolicyFile { path, report })
     }
@@ -103,11 +104,11 @@ impl Membership {
     }
 
     /// Auditor of the pages that producers send, for the model with this identity.
-    fn auditor(&self, args: &ProducerArgs, model: [u8; 32], quarantine: Arc<Quarantine>) -> Auditor {
+    fn auditor(&self, args: &ProducerArgs, identity: &KvIdentity, quarantine: Arc<Quarantine>) -> Auditor {
         let settings = AuditSettings {
             rate: args.audit,
             pages_max: NonZeroUsize::new(args.audit_tokens.get().div_ceil(PAGE_ROWS)).unwrap_or(NonZeroUsize::MIN),
-            model,
+            model: *identity.as_bytes(),
             random: Arc::new(|| random::number().unwrap_or(0)),
             clock: self.lane.clock.clone(),
             report: Arc::new(|reason| tell(format_args!("muser: {reason}"))),
@@ -116,11 +117,12 @@ impl Membership {
     }
 
     /// Remote prefill by the producers that the flags name, for the model of `handoffs`.
-    pub fn remote_prefill(&self, args: &ProducerArgs, handoffs: &HandoffShape) -> Result<RemotePrefill, MemberError> {
-        let (policy, file) = self.policy(handoffs.identity);
+    pub fn remote_prefill(&self, args: &ProducerArgs, shape: &Shape) -> Result<RemotePrefill, MemberError> {
+        let identity = shape.identity().kv();
+        let (policy, file) = self.policy(&identity);
         let quarantine = self.quarantine()?;
-        let remotes = self.remotes(args, &handoffs.shape, &quarantine)?;
-        let auditor = self.auditor(args, handoffs.identity, quarantine);
+        let remotes = self.remotes(args, shape, &quarantine)?;
+        let auditor = self.auditor(args, &identity, quarantine);
         Ok(RemotePrefill::new(remotes, prefill(args), (policy, Some(file)), auditor))
     }
 
@@ -150,21 +152,12 @@ impl Membership {
     }
 }
 
-/// Shape of handoffs of one model and layout, and the identity digest from which the names of its pages start.
-pub struct HandoffShape {
-    /// Layers, layout and context, and the identity's components.
-    pub shape: Shape,
-    /// The digest.
-    pub identity: [u8; 32],
-}
-
-/// [`HandoffShape`] of a model with the given files.
-pub fn shape(files: &ModelFiles, model: &ModelSpec, kv: KvLayout, context: usize) -> Result<HandoffShape, Failure> {
+/// Shape of handoffs of a model with the given files.
+pub fn shape(files: &ModelFiles, model: &ModelSpec, kv: KvLayout, context: usize) -> Result<Shape, Failure> {
     let (digest, _) = FileDigest::load_or_compute(files, SystemTime::now()).map_err(MemberError::Digest)?;
     let identity = Identity::new(&digest, model.config(), kv);
     let shape = Shape::new(model.cache_spec(kv, context)?, identity);
-    let shape = shape.map_err(MemberError::Shape)?;
-    Ok(HandoffShape { shape, identity: identity.digest().0 })
+    Ok(shape.map_err(MemberError::Shape)?)
 }
 
 /// Settings of remote prefill from the flags.

@@ -2,12 +2,14 @@
 
 use std::num::NonZeroUsize;
 
+use muser_cluster::handoff::Shape;
 use muser_engine::{Engine, EngineSettings};
 use muser_kernels::attention::KvLayout;
+use muser_kv::KvIdentity;
 use muser_model::Forward;
 use muser_weights::gguf::ModelFiles;
 
-use crate::cluster_member::{HandoffShape, shape};
+use crate::cluster_member::shape;
 use crate::commands::doctor::memory;
 use crate::failure::Failure;
 use crate::model;
@@ -66,7 +68,7 @@ impl Node {
     /// # Errors
     /// If the settings do not fit the executor.
     pub fn alone(executor: Box<dyn Forward>, settings: &NodeSettings<'_>) -> Result<Self, Failure> {
-        Self::new(executor, settings, ([0; 32], None))
+        Self::new(executor, settings, (KvIdentity::PROCESS_LOCAL, None))
     }
 
     /// A node that exchanges pages with others that have the same model; `files` are those of the executor.
@@ -78,15 +80,15 @@ impl Node {
         settings: &NodeSettings<'_>,
         files: &ModelFiles,
         exchange: Exchange,
-    ) -> Result<(Self, HandoffShape), Failure> {
-        let handoffs = shape(files, executor.spec(), settings.kv, settings.positions(&*executor))?;
-        Ok((Self::new(executor, settings, (handoffs.identity, Some(exchange)))?, handoffs))
+    ) -> Result<(Self, Shape), Failure> {
+        let shape = shape(files, executor.spec(), settings.kv, settings.positions(&*executor))?;
+        Ok((Self::new(executor, settings, (shape.identity().kv(), Some(exchange)))?, shape))
     }
 
     fn new(
         executor: Box<dyn Forward>,
         settings: &NodeSettings<'_>,
-        (identity, exchange): ([u8; 32], Option<Exchange>),
+        (identity, exchange): (KvIdentity, Option<Exchange>),
     ) -> Result<Self, Failure> {
         let NodeSettings { kv, context, running_max, waiting_max, .. } = *settings;
         let positions = settings.positions(&*executor);

@@ -16,7 +16,7 @@ use std::time::Instant;
 use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent, RequestId};
 use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_kernels::cpu::Kernels;
-use muser_kv::KvLayout;
+use muser_kv::{KvIdentity, KvLayout};
 use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
 
@@ -111,7 +111,7 @@ fn engine(model: &Arc<Model>, threads: NonZeroUsize, chunk: ChunkRows) -> Result
         context: CONTEXT,
         kv: KvLayout::Q8,
         // No page is kept or leaves this process.
-        identity: [0; 32],
+        identity: KvIdentity::PROCESS_LOCAL,
         budget_bytes: 2 * bytes,
         prefix_bytes_max: 0,
         installed_bytes_max: 0,

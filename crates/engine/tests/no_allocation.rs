@@ -8,7 +8,7 @@ use muser_engine::engine::{Generate, Job, PrefixReuse, RequestEvent, RequestId};
 use muser_engine::{ChunkRows, Engine, EngineSettings, LogitBias, LogprobsStage, LogprobsWanted, SamplingSettings};
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
-use muser_kv::KvLayout;
+use muser_kv::{KvIdentity, KvLayout};
 use muser_model::{Executor, Model};
 use muser_synthetic::small::{Architecture, GlimmerOptions, ModelSpec, Storage, generate};
 use muser_weights::gguf::ModelFiles;
@@ -68,7 +68,7 @@ fn allocations(logprobs: Option<LogprobsWanted>) -> usize {
     let settings = EngineSettings {
         context: CONTEXT as usize,
         kv: KvLayout::F16,
-        identity: [0; 32],
+        identity: KvIdentity::PROCESS_LOCAL,
         budget_bytes: 1 << 30,
         prefix_bytes_max: 1 << 30,
         installed_bytes_max: 0,

@@ -35,7 +35,7 @@ mod transfer;
 pub use cache::{AppendError, LayerPages, SequenceCache};
 pub use layout::{KvLayout, LayoutError, PAGE_ROWS, PageField, PageLayout, PagePlace};
 pub use makers::{Maker, Makers};
-pub use name::{PageName, PageNames, names_of};
+pub use name::{KvIdentity, PageName, PageNames, names_of};
 pub use page::{Page, SealedPage};
 pub use pool::{OutOfPages, PagePool, PoolUse};
 pub use provenance::{Provenance, Renewal, TakenBack, Untrusted, Voucher};

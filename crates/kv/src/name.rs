@@ -5,6 +5,26 @@ use std::slice::ChunksExact;
 
 use crate::layout::PAGE_ROWS;
 
+/// Identity of keys and values: a digest of what their bits depend on besides tokens, which are weights, configuration,
+/// tokenizer, arithmetic and page layout. Page names start from it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct KvIdentity([u8; 32]);
+
+impl KvIdentity {
+    /// The identity of a process that runs one model and exchanges no pages: names under it mean nothing elsewhere.
+    pub const PROCESS_LOCAL: Self = Self([0; 32]);
+
+    /// The identity with this digest (`muser_model::Identity::digest`).
+    pub fn from_digest(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+
+    /// The digest.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
 /// The name of a full page: a digest of the model's identity and of every token up to the page's end.
 ///
 /// The name is BLAKE3 in key-derivation mode, with the context string `muser kv page name, version 1`, over:
@@ -24,21 +44,21 @@ pub struct PageName([u8; 32]);
 /// The names of a sequence's full pages, first to last; made by [`names_of`].
 #[derive(Clone, Debug)]
 pub struct PageNames<'tokens> {
-    identity: [u8; 32],
+    identity: KvIdentity,
     parent: Option<PageName>,
     pages: ChunksExact<'tokens, u32>,
 }
 
 /// The names of the full pages of a sequence that starts with `tokens`: `tokens.len() / 64` of them.
-pub fn names_of<'tokens>(identity: &[u8; 32], tokens: &'tokens [u32]) -> PageNames<'tokens> {
+pub fn names_of<'tokens>(identity: &KvIdentity, tokens: &'tokens [u32]) -> PageNames<'tokens> {
     PageNames { identity: *identity, parent: None, pages: tokens.chunks_exact(PAGE_ROWS) }
 }
 
 impl PageName {
     /// The name of the page of `tokens` that follows `parent`, or that starts a sequence where there is none.
-    pub fn of(identity: &[u8; 32], parent: Option<&Self>, tokens: &[u32; PAGE_ROWS]) -> Self {
+    pub fn of(identity: &KvIdentity, parent: Option<&Self>, tokens: &[u32; PAGE_ROWS]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("muser kv page name, version 1");
-        hasher.update(identity);
+        hasher.update(&identity.0);
         hasher.update(parent.map_or(&[0; 32], |parent| &parent.0));
         for token in tokens {
             hasher.update(&token.to_le_bytes());
@@ -99,8 +119,8 @@ mod tests {
         "3890c51f738e1e985ea652323a3a38620e58c11b413c4cf92265d4cfdf113c5a",
     ];
 
-    fn identity() -> [u8; 32] {
-        std::array::from_fn(|index| u8::try_from(index).unwrap())
+    fn identity() -> KvIdentity {
+        KvIdentity::from_digest(std::array::from_fn(|index| u8::try_from(index).unwrap()))
     }
 
     fn tokens(count: u32) -> Vec<u32> {
@@ -139,7 +159,7 @@ mod tests {
         let original = names_of(&identity(), &tokens);
         for bit in 0..256 {
             let mut other = identity();
-            other[bit / 8] ^= 1 << (bit % 8);
+            other.0[bit / 8] ^= 1 << (bit % 8);
             assert!(names_of(&other, &tokens).zip(original.clone()).all(|(ours, theirs)| ours != theirs));
         }
     }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::name::KvIdentity;
+
 /// Scope within which pages are shared: a secret that salts page names. A request of another realm cannot compute the name
 /// of its pages, so it can neither reuse one nor detect it.
 ///
@@ -32,8 +34,12 @@ impl Realm {
 
     /// The identity that page names start from in this realm: label `identity`, then that of the model. In the common realm
     /// it is the model's.
-    pub fn identity(&self, model: &[u8; 32]) -> [u8; 32] {
-        if *self == Self::COMMON { *model } else { self.derive(b"muser realm, identity", model) }
+    pub fn identity(&self, model: &KvIdentity) -> KvIdentity {
+        if *self == Self::COMMON {
+            *model
+        } else {
+            KvIdentity::from_digest(self.derive(b"muser realm, identity", model.as_bytes()))
+        }
     }
 
     /// `label` is one of three of equal length, so that no two inputs are the same bytes.
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn names_of_one_realm_are_none_of_another_or_of_a_part_of_it() {
-        let (model, tokens) = ([7; 32], [5; 128]);
+        let (model, tokens) = (KvIdentity::from_digest([7; 32]), [5; 128]);
         let realm = Realm::from_secret([1; 32]);
         let realms = [
             Realm::COMMON,
@@ -85,7 +91,7 @@ mod tests {
             Realm::from_secret([2; 32]),
             realm.divided_by(b"a"),
             realm.divided_by(b"b"),
-            realm.divided_by(&model),
+            realm.divided_by(model.as_bytes()),
             realm.divided_by(b"a").divided_by(b"b"),
             Realm::COMMON.divided_by(b"a"),
             Realm::from_secret(realm.for_handoffs()),

@@ -5,6 +5,7 @@
 
 use muser_kernels::attention::{KvLayout, PAGE_ROWS, SEGMENT_PAGES};
 use muser_kernels::rope::RopeStyle;
+use muser_kv::KvIdentity;
 use muser_weights::digest::{Digest, FileDigest};
 
 use crate::config::{ModelConfig, RopeConfig};
@@ -75,7 +76,12 @@ impl Identity {
         Component::ALL.into_iter().find(|&component| self.component(component) != other.component(component))
     }
 
-    /// One digest over all components, in order: what page names start from.
+    /// What page names start from: [`Self::digest`].
+    pub fn kv(&self) -> KvIdentity {
+        KvIdentity::from_digest(self.digest().0)
+    }
+
+    /// One digest over all components, in order.
     pub fn digest(&self) -> Digest {
         let mut hasher = blake3::Hasher::new_derive_key(IDENTITY_CONTEXT);
         for digest in &self.components {

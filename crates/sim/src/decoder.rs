@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use muser_kv::Realm;
+use muser_kv::{KvIdentity, Realm};
 use muser_ledger::Ledger;
 use muser_wire::{
     Accept, CancelReason, Codecs, HandoffId, Identity, Node, Receiver, ReceiverEvent, ReceiverSettings, Request, Stats,
@@ -51,8 +51,8 @@ pub(crate) struct Decoder {
     pub(crate) doubted: BTreeSet<(u32, [u8; 32])>,
     /// Expiry times up to which the ledger was told to drop entries, and up to which it is known to have done so.
     pub(crate) forgotten_unix_ms: (u64, u64),
-    /// Page stores by realm identity, the digest from which the names of a realm's pages start.
-    pub(crate) stores: BTreeMap<[u8; 32], Store>,
+    /// Page stores by realm, as the identity from which the names of its pages start.
+    pub(crate) stores: BTreeMap<KvIdentity, Store>,
     /// Realm of new jobs: its number and its secret.
     pub(crate) realm: (u32, Realm),
     pub(crate) trust: Trust,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use muser_kv::PrefixScope;
+use muser_kv::{KvIdentity, PrefixScope};
 use muser_trust::identity::NodeId;
 use muser_wire::{
     Acceptance, CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, Sender, SenderEvent,
@@ -33,7 +33,7 @@ pub(crate) struct Producer {
     concurrent_max: usize,
     codecs: Codecs,
     /// Computed pages by realm identity and name, with the asker; `None` if that was a recording.
-    known: BTreeMap<[u8; 32], BTreeMap<PageName, Option<Asker>>>,
+    known: BTreeMap<KvIdentity, BTreeMap<PageName, Option<Asker>>>,
     scope: PrefixScope,
     /// It sends wrong pages.
     pub(crate) lies: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Producer {
 type Asker = (usize, u32);
 
 /// Model identity from which page names are derived.
-pub(crate) const MODEL: [u8; 32] = [0; 32];
+pub(crate) const MODEL: KvIdentity = KvIdentity::PROCESS_LOCAL;
 
 /// Node id of a decoder, as used to derive realms.
 fn node_of(decoder: usize) -> NodeId {
@@ -256,7 +256,7 @@ impl Producer {
         })
     }
 
-    fn scope_of(&self, decoder: usize, request: &Request) -> [u8; 32] {
+    fn scope_of(&self, decoder: usize, request: &Request) -> KvIdentity {
         self.scope.realm(node_of(decoder).0, &request.realm).identity(&MODEL)
     }
 

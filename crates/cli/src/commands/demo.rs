@@ -21,7 +21,7 @@ use muser_text::{Specials, Tokenizer};
 use muser_trust::Address;
 use tokio::runtime::Builder;
 
-use crate::cluster_member::{HandoffShape, Membership};
+use crate::cluster_member::Membership;
 use crate::failure::Failure;
 use crate::input::read_text;
 use crate::member_error::MemberError;
@@ -64,7 +64,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
         running_max: NonZeroUsize::MIN,
         waiting_max: 1,
     };
-    let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
+    let (node, shape) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
     let (host, _) = EngineHost::start(node.engine).map_err(MemberError::System)?;
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(MemberError::System)?;
     let prompt_tokens = prompt.len().min(QUALIFICATION_TOKENS);

@@ -23,7 +23,6 @@ use muser_trust::identity::NodeName;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cluster_member::HandoffShape;
 use crate::failure::Failure;
 use crate::interrupt::Signal;
 use crate::member_error::MemberError;
@@ -67,7 +66,7 @@ impl Computing {
             running_max: NonZeroUsize::MIN,
             waiting_max: 4,
         };
-        let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
+        let (node, shape) = Node::exchanging(executor, &settings, &files, Exchange::Receive)?;
         let started = EngineHost::start(node.engine);
         let (host, engine) = started.map_err(MemberError::System)?;
         Ok(Self { machine: Machine { host, shape, vocab, prompt_tokens }, engine })

@@ -15,7 +15,7 @@ use muser_lane::Acceptor;
 use muser_lane::pacing::PacedBy;
 use tokio::runtime::Builder;
 
-use crate::cluster_member::{HandoffShape, Membership};
+use crate::cluster_member::Membership;
 use crate::descriptors;
 use crate::failure::Failure;
 use crate::member_error::MemberError;
@@ -49,7 +49,7 @@ pub fn run(args: &ProduceArgs) -> Result<(), Failure> {
         running_max: args.parallel,
         waiting_max: args.parallel.get(),
     };
-    let (node, HandoffShape { shape, .. }) = Node::exchanging(executor, &settings, &files, Exchange::Send)?;
+    let (node, shape) = Node::exchanging(executor, &settings, &files, Exchange::Send)?;
     let (host, engine) = EngineHost::start(node.engine).map_err(cannot)?;
     let half = half_of_connections();
     let settings = ProducerSettings {

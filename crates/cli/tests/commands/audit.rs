@@ -61,7 +61,7 @@ impl Liar {
         let settings = EngineSettings {
             context: CONTEXT,
             kv,
-            identity: identity.digest().0,
+            identity: identity.kv(),
             budget_bytes: 64 << 20,
             prefix_bytes_max: 32 << 20,
             installed_bytes_max: 0,

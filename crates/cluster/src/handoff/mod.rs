@@ -106,11 +106,6 @@ impl Shape {
         &self.identity
     }
 
-    /// The digest that page names start from.
-    fn name_identity(&self) -> [u8; 32] {
-        self.identity.digest().0
-    }
-
     /// Pages to transfer so that a decoder with `held_pages` pages has `rows` rows; `None` if they are too many to
     /// count.
     pub fn plan(&self, rows: usize, held_pages: usize) -> Option<HandoffPlan> {

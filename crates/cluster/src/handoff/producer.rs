@@ -275,7 +275,7 @@ impl Producer {
             return refuse(RefuseCode::StaleClaim, format!("{held_pages} pages are not of {rows} rows"));
         }
         if let Some(last) = held_pages.checked_sub(1) {
-            let name = names_of(&self.shape.name_identity(), &request.tokens).nth(last);
+            let name = names_of(&self.shape.identity().kv(), &request.tokens).nth(last);
             if name.is_none_or(|name| *name.as_bytes() != request.held_name) {
                 return refuse(RefuseCode::StaleClaim, format!("the first {held_pages} pages have another name"));
             }

@@ -91,7 +91,7 @@ pub fn machine_that_claims(
     let mut settings = EngineSettings {
         context: CONTEXT,
         kv,
-        identity: identity.digest().0,
+        identity: identity.kv(),
         budget_bytes: 256 << 20,
         prefix_bytes_max: 128 << 20,
         installed_bytes_max: 128 << 20,

@@ -49,7 +49,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use muser_kv::{CacheSpec, KvLayout, PagePool, PoolUse, TakenBack};
+use muser_kv::{CacheSpec, KvIdentity, KvLayout, PagePool, PoolUse, TakenBack};
 use muser_model::{Forward, SequenceInput};
 
 use crate::policy::{ChunkRows, StepPlan};
@@ -76,8 +76,8 @@ pub struct EngineSettings {
     pub context: usize,
     /// Storage format of keys and values in caches.
     pub kv: KvLayout,
-    /// The digest of what KV bits depend on besides tokens (`muser_model::Identity`); page names start from it.
-    pub identity: [u8; 32],
+    /// Identity that page names start from (`muser_model::Identity::kv`).
+    pub identity: KvIdentity,
     /// Bytes of all pages, in use and kept.
     pub budget_bytes: usize,
     /// Bytes of pages kept for reuse at most, within `budget_bytes`; 0 keeps none. Pages in use count where a kept prefix

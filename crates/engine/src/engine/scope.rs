@@ -1,6 +1,6 @@
 //! Scopes of a request: the client whose turns it shares, and the realm whose pages it reuses.
 
-use muser_kv::Realm;
+use muser_kv::{KvIdentity, Realm};
 
 /// Scheduling flow of a request: places turn between clients, then between the groups of a client. No token depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl PrefixReuse {
 
     /// The identity that its page names start from. Without a realm it is the model's, and no page is kept or found by
     /// name.
-    pub(super) fn identity(&self, model: &[u8; 32]) -> [u8; 32] {
+    pub(super) fn identity(&self, model: &KvIdentity) -> KvIdentity {
         self.realm().map_or(*model, |realm| realm.identity(model))
     }
 }

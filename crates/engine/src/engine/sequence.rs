@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muser_kv::{ExportError, PAGE_ROWS, PageName, Provenance, SequenceCache};
+use muser_kv::{ExportError, KvIdentity, PAGE_ROWS, PageName, Provenance, SequenceCache};
 use muser_model::ForwardError;
 
 use super::audit::{Comparison, Verdict};
@@ -168,7 +168,7 @@ impl Sequence {
 
     /// The names of the first `pages` full pages, which exist, within its realm; `model` is the model's identity. Without a
     /// realm no page is kept or found by name.
-    pub(super) fn names(&mut self, model: &[u8; 32], pages: usize) -> &[PageName] {
+    pub(super) fn names(&mut self, model: &KvIdentity, pages: usize) -> &[PageName] {
         let identity = self.origin.realm().map_or(*model, |realm| realm.identity(model));
         let full = self.tokens.as_chunks::<PAGE_ROWS>().0;
         for tokens in &full[self.names.len().min(pages)..pages] {

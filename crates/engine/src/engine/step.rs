@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use muser_kv::{PAGE_ROWS, SequenceCache};
+use muser_kv::{KvIdentity, PAGE_ROWS, SequenceCache};
 use muser_model::{DeviceError, LogitsWanted, SequenceInput, StepError};
 
 use super::error::StepRefused;
@@ -171,7 +171,7 @@ impl Engine {
     /// Keeps the full pages of the first `rows` rows of a sequence that shares what it computes.
     pub(super) fn keep_prefix(
         prefixes: &mut PrefixIndex,
-        identity: &[u8; 32],
+        identity: &KvIdentity,
         sequence: &mut Sequence,
         cache: &SequenceCache,
         rows: usize,

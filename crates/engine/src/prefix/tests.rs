@@ -1,10 +1,10 @@
 //! The index by itself: which pages an entry keeps, what is forgotten first, and what is never given away.
 
-use muser_kv::{KvLayout, LayerSpec, PageLayout, names_of};
+use muser_kv::{KvIdentity, KvLayout, LayerSpec, PageLayout, names_of};
 
 use super::*;
 
-const IDENTITY: [u8; 32] = [3; 32];
+const IDENTITY: KvIdentity = KvIdentity::PROCESS_LOCAL;
 
 /// Caches of one layer per window.
 struct World {

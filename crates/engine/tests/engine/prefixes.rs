@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muser_engine::EngineSettings;
 use muser_engine::engine::PrefixReuse;
-use muser_kv::{KvLayout, Realm};
+use muser_kv::{KvIdentity, KvLayout, Realm};
 use muser_model::Model;
 
 use crate::world::{
@@ -188,7 +188,11 @@ fn a_prefix_is_reused_within_its_realm_and_is_not_there_for_another() {
             installation.held_name().unwrap()
         });
         // What a producer is told is of the tokens, which it is told as well, and of no realm.
-        assert!(names.iter().all(|name| Some(*name) == muser_kv::names_of(&[7; 32], &prompt).last()));
+        assert!(
+            names
+                .iter()
+                .all(|name| Some(*name) == muser_kv::names_of(&KvIdentity::from_digest([7; 32]), &prompt).last())
+        );
     }
 }
 

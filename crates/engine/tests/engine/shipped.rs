@@ -6,7 +6,7 @@ use std::sync::Arc;
 use muser_engine::engine::{PrefixReuse, SubmitError};
 use muser_engine::{ChunkRows, EngineSettings, Finish, SamplingError, SamplingSettings, load_tokenizer};
 use muser_kernels::cpu::Kernels;
-use muser_kv::KvLayout;
+use muser_kv::{KvIdentity, KvLayout};
 use muser_model::{Executor, Model};
 use muser_text::{ControlTokens, Specials, Tokenizer};
 use muser_weights::gguf::ModelFiles;
@@ -33,7 +33,7 @@ fn world(model: &Arc<Model>, kv: KvLayout, kernels: Kernels, threads: usize, chu
     let settings = EngineSettings {
         context: 512,
         kv,
-        identity: [0; 32],
+        identity: KvIdentity::PROCESS_LOCAL,
         budget_bytes: 1 << 30,
         prefix_bytes_max: 0,
         installed_bytes_max: 0,

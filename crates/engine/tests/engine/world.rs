@@ -14,7 +14,7 @@ use muser_engine::{
 };
 use muser_kernels::cpu::Kernels;
 use muser_kernels::formats::WeightType;
-use muser_kv::{KvLayout, PagePool, SequenceCache};
+use muser_kv::{KvIdentity, KvLayout, PagePool, SequenceCache};
 use muser_model::{
     DeviceDescription, Executor, Forward, LogitsRow, LogitsWanted, Model, ModelSpec as LoadedSpec, SequenceInput,
     StepError,
@@ -123,7 +123,7 @@ pub fn roomy(kv: KvLayout) -> EngineSettings {
     EngineSettings {
         context: CONTEXT,
         kv,
-        identity: [7; 32],
+        identity: KvIdentity::from_digest([7; 32]),
         budget_bytes: 1 << 30,
         prefix_bytes_max: 1 << 29,
         installed_bytes_max: 0,

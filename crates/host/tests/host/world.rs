@@ -9,6 +9,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_kv::KvIdentity;
 use muser_model::testing::{Faults, Faulty};
 use muser_model::{Executor, Model};
 use muser_weights::gguf::ModelFiles;
@@ -30,7 +31,7 @@ pub fn start_faulty(rows: usize, faults: Faults) -> (EngineHost, JoinHandle<()>)
     let settings = EngineSettings {
         context: 2048,
         kv: KvLayout::Q8,
-        identity: [0; 32],
+        identity: KvIdentity::PROCESS_LOCAL,
         budget_bytes: 64 << 20,
         prefix_bytes_max: 32 << 20,
         installed_bytes_max: 64 << 20,

@@ -11,7 +11,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings};
 use muser_host::EngineHost;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
-use muser_kv::PrefixScope;
+use muser_kv::{KvIdentity, PrefixScope};
 use muser_lane::{Acceptor, Connector, LaneSettings, UnixClock, Wanted};
 use muser_ledger::{FolderStorage, Ledger};
 use muser_model::testing::{Fault, Faults, Faulty};
@@ -39,7 +39,7 @@ pub struct Cluster {
     authority: ClusterAuthority,
     keys: KeyRing,
     shape: Shape,
-    identity: [u8; 32],
+    identity: KvIdentity,
 }
 
 fn now() -> u64 {
@@ -53,7 +53,7 @@ impl Cluster {
         let shape = Shape::new(model.cache_spec(KvLayout::Q8, CONTEXT).unwrap(), identity).unwrap();
         let authority = ClusterAuthority::create(&NodeName::new("test").unwrap(), now()).unwrap();
         let (folder, keys) = (tempfile::tempdir().unwrap(), KeyRing::generate(now()).unwrap());
-        Self { folder, authority, keys, shape, identity: identity.digest().0 }
+        Self { folder, authority, keys, shape, identity: identity.kv() }
     }
 
     pub fn node(&self, name: &str, roles: Roles) -> (ClusterFolder, NodeIdentity, LaneSettings) {
@@ -167,11 +167,11 @@ impl Cluster {
         };
         let remotes = addresses.iter().map(remote).collect();
         let prefill = PrefillSettings { tokens_min: 16, by: PrefillBy::Producer, fallback };
-        let policy = Policy::new(PolicySettings::default(), self.identity);
+        let policy = Policy::new(PolicySettings::default(), *self.identity.as_bytes());
         let audits = AuditSettings {
             rate,
             pages_max: NonZeroUsize::MIN,
-            model: self.identity,
+            model: *self.identity.as_bytes(),
             random,
             clock: Arc::clone(&clock),
             report: Arc::new(|_| ()),

@@ -10,6 +10,7 @@ use muser_engine::{ChunkRows, Engine, EngineSettings, SamplingSettings};
 use muser_host::EngineStatus;
 use muser_kernels::attention::KvLayout;
 use muser_kernels::cpu::Kernels;
+use muser_kv::KvIdentity;
 use muser_model::testing::{Faults, Faulty};
 use muser_model::{Executor, Model};
 use muser_server::{App, RemotePrefill, ServeError, Server, ServerSettings, Service, ServiceSettings, Words};
@@ -32,7 +33,7 @@ pub struct Setup {
     pub server: ServerSettings,
     pub drain: Duration,
     /// Identity of its pages, if they may come from producers.
-    pub identity: Option<[u8; 32]>,
+    pub identity: Option<KvIdentity>,
     /// Faults of its device, by step.
     pub faults: Faults,
 }
@@ -268,7 +269,7 @@ pub fn service(setup: Setup) -> (Service, JoinHandle<()>) {
     let settings = EngineSettings {
         context: setup.context,
         kv: KvLayout::Q8,
-        identity: setup.identity.unwrap_or_default(),
+        identity: setup.identity.unwrap_or(KvIdentity::PROCESS_LOCAL),
         budget_bytes: 256 << 20,
         prefix_bytes_max: 64 << 20,
         installed_bytes_max: setup.identity.map_or(0, |_| 64 << 20),
