@@ -108,17 +108,7 @@ fn started(plan: &HandoffPlan) -> Receiver {
     let (version, codecs) = (VERSIONS.1, Codecs::ALL);
     let ack = HelloAck { version, node, concurrent_max: 1, codecs, frame_bytes_max: 1 << 16 };
     give(&mut receiver, &Message::HelloAck(ack));
-    let request = Request {
-        handoff: HANDOFF,
-        key_id: 1,
-        nonce: [6; 32],
-        expires_in_ms: 10_000,
-        held_pages: 0,
-        held_name: [0; 32],
-        codecs,
-        realm: [0; 32],
-        tokens: vec![1; 200],
-    };
+    let request = Request { expires_in_ms: 10_000, ..Request::new(HANDOFF, 1, [6; 32], vec![1; 200]) };
     receiver.request(request, 0).expect("a greeted receiver requests");
     let (page_count, payload_bytes) = (plan.page_count(), plan.payload_bytes());
     let (nonce, first_page, rows, reused_rows) = ([7; 32], 0, 200, 0);

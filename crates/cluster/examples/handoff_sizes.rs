@@ -115,15 +115,9 @@ async fn ask(
         if receiver.is_idle() && !asked {
             asked = true;
             let request = Request {
-                handoff: HandoffId([number + 1; 16]),
-                key_id: KEY_ID,
-                nonce: [number + 1; 32],
                 expires_in_ms: 3_600_000,
-                held_pages: 0,
-                held_name: [0; 32],
                 codecs: Codecs::NONE_ONLY,
-                realm: [0; 32],
-                tokens: vec![7; mib],
+                ..Request::new(HandoffId([number + 1; 16]), KEY_ID, [number + 1; 32], vec![7; mib])
             };
             receiver.request(request, now_ms())?;
         }

@@ -4,9 +4,6 @@ use crate::body::{BodyError, Fields};
 use crate::codec::Codecs;
 use crate::header::FrameKind;
 
-/// The oldest and the newest version of messages that this build speaks.
-pub const VERSIONS: (u16, u16) = (6, 6);
-
 /// Digests that must be equal on both machines, in the order of [`Component`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(pub [[u8; 32]; 5]);

@@ -35,7 +35,7 @@ pub use departures::{SendError, Sent};
 pub use endpoint::Endpoint;
 pub use failure::Failure;
 pub use header::{FRAME_VERSION, FrameError, FrameHeader, FrameKind, Limits};
-pub use hello::{Component, Hello, HelloAck, Identity, Node, VERSIONS};
+pub use hello::{Component, Hello, HelloAck, Identity, Node};
 pub use manifest::{KeyError, KeyState, LaneBinding, MacKeys, Manifest};
 pub use message::Message;
 pub use plan::{Framing, HandoffPlan, PlanError, layer_groups};
@@ -43,7 +43,7 @@ pub use reader::{Frame, FrameReader, write_frame};
 pub use receiver::{Receiver, ReceiverEvent, ReceiverSettings, Receiving, RequestError, Stats};
 pub use refuse::{Cancel, CancelReason, Refuse, RefuseCode};
 pub use sender::{Acceptance, Sender, SenderEvent, SenderSettings, Sending};
-pub use transfer::{Accept, Commit, Pages, Progress, Request, SenderTimes};
+pub use transfer::{Accept, Commit, Pages, Progress, Request, SenderTimes, VERSIONS};
 
 /// Names a handoff; drawn at random by the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,13 +15,13 @@ use crate::arrivals::Arrivals;
 use crate::endpoint::{CommonEvent, EndRole, Endpoint, OpenHandoff, Own, State};
 use crate::failure::Failure;
 use crate::header::{FrameKind, Limits};
-use crate::hello::{Hello, HelloAck, Node, VERSIONS};
+use crate::hello::{Hello, HelloAck, Node};
 use crate::manifest::{KeyError, LaneBinding, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
 use crate::reader::Frame;
 use crate::refuse::{Cancel, CancelReason, Refuse};
-use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
+use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes, VERSIONS};
 
 /// Settings of a receiver, fixed at connection.
 #[derive(Clone, Debug)]

@@ -15,13 +15,13 @@ use crate::departures::{Departures, SendError, Sent};
 use crate::endpoint::{CommonEvent, EndRole, Endpoint, OpenHandoff, Own, State};
 use crate::failure::Failure;
 use crate::header::Limits;
-use crate::hello::{Hello, HelloAck, Node, VERSIONS};
+use crate::hello::{Hello, HelloAck, Node};
 use crate::manifest::{KeyError, LaneBinding, MacKeys, Manifest};
 use crate::message::Message;
 use crate::plan::HandoffPlan;
 use crate::reader::Frame;
 use crate::refuse::{Cancel, CancelReason, Refuse, RefuseCode};
-use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes};
+use crate::transfer::{Accept, Commit, Progress, Request, SenderTimes, VERSIONS};
 
 /// While more answers wait to be sent, no more requests are taken.
 const ANSWERS_BYTES_MAX: usize = 16 << 10;

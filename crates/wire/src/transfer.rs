@@ -6,6 +6,10 @@ use crate::codec::Codecs;
 use crate::header::FrameKind;
 use crate::manifest::LaneBinding;
 
+/// The oldest and the newest version of messages that this build speaks. Raise both on any change to a byte table of a
+/// message.
+pub const VERSIONS: (u16, u16) = (6, 6);
+
 /// The receiver's request: the rows of these tokens, except for the pages that it holds.
 ///
 /// | byte | field         | meaning                                                                   |
@@ -203,6 +207,21 @@ impl SenderTimes {
 impl Request {
     /// Bytes in front of the tokens.
     pub const FIXED_BYTES: usize = 132;
+
+    /// Request of all pages of `tokens`, in any codec of this build, without an expiry, for a realm of no name.
+    pub fn new(handoff: HandoffId, key_id: u32, nonce: [u8; 32], tokens: Vec<u32>) -> Self {
+        Self {
+            handoff,
+            key_id,
+            nonce,
+            expires_in_ms: u32::MAX,
+            held_pages: 0,
+            held_name: [0; 32],
+            codecs: Codecs::ALL,
+            realm: [0; 32],
+            tokens,
+        }
+    }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.handoff.0);

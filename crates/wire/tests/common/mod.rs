@@ -84,17 +84,12 @@ impl Scene {
             }
         }
         let body_bytes_max = u32::try_from(plan.body_bytes_min()).unwrap() + random.u32(0..2000);
-        let request = Request {
-            handoff: HandoffId(std::array::from_fn(|_| random.u8(..))),
-            key_id: KEY_ID,
-            nonce: std::array::from_fn(|_| random.u8(..)),
-            expires_in_ms: 5000,
-            held_pages,
-            held_name: [3; 32],
-            codecs: if random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY },
-            realm: std::array::from_fn(|_| random.u8(..)),
-            tokens: (0..rows).map(|_| random.u32(..)).collect(),
-        };
+        let (handoff, nonce) =
+            (HandoffId(std::array::from_fn(|_| random.u8(..))), std::array::from_fn(|_| random.u8(..)));
+        let codecs = if random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY };
+        let realm = std::array::from_fn(|_| random.u8(..));
+        let request = Request::new(handoff, KEY_ID, nonce, (0..rows).map(|_| random.u32(..)).collect());
+        let request = Request { expires_in_ms: 5000, held_pages, held_name: [3; 32], codecs, realm, ..request };
         Self { request, plan, first_page, pages, body_bytes_max }
     }
 
