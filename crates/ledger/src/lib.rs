@@ -183,6 +183,21 @@ impl<S: LedgerStorage> Ledger<S> {
         now_ms
     }
 
+    /// As [`Self::record`], and if the ledger is full, once more without the entries that expired `margin_ms` and longer ago:
+    /// those are refused by their age alone. Returns how many were forgotten.
+    ///
+    /// # Errors
+    /// [`RecordError`]; the handoff must be refused then.
+    pub fn record_making_room(&self, entry: LedgerEntry, margin_ms: u64) -> Result<usize, RecordError> {
+        match self.record(entry) {
+            Err(full @ RecordError::Full { .. }) => {
+                let Ok(forgotten) = self.forget_expired(entry.time_unix_ms, margin_ms) else { return Err(full) };
+                self.record(entry).map(|()| forgotten)
+            }
+            recorded => recorded.map(|()| 0),
+        }
+    }
+
     /// Accepts a handoff: returns when the entry is durable, and only for the first entry with its key id and nonce.
     /// `entry.time_unix_ms` counts as now.
     ///
