@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("placement", &["files", "trust"]),
     ("lane", &["trust", "wire"]),
     ("enrol", &["lane", "trust"]),
+    ("handoff", &["ledger", "wire"]),
     ("weights", &["kernels"]),
     ("synthetic", &["kernels", "weights"]),
     ("kv", &["kernels"]),
