@@ -1,6 +1,7 @@
 //! Handoffs between two machines: KV pages that a producer computes and a decoder continues from.
 //!
-//! The protocol is `muser-wire`'s state machines; this module connects them to sockets, engines and the ledger.
+//! The protocol is `muser-wire`'s, and `muser-handoff` says what each end does in which order; this module carries that out
+//! with sockets, engines and the ledger.
 //! `producer` accepts connections within the limits of `handshakes` and `lanes`, computes, and sends by a `session` per
 //! lane, with `compression` where that is faster; `timeline` records the phases of a handoff for its `report`. `remote`
 //! requests and collects; an `inbox` holds unread input of either end; `bytes` counts what travels. Both ends describe
@@ -26,7 +27,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muser_kv::{CacheSpec, PAGE_ROWS};
+use muser_handoff::CacheShape;
+use muser_kv::{CacheSpec, PAGE_ROWS, names_of};
 use muser_model::{Component, Identity};
 use muser_trust::identity::NodeFacts;
 use muser_trust::judgement::TrustError;
@@ -112,6 +114,21 @@ impl Shape {
         let missing = |layer| self.spec.pages_to_ship(layer, rows, held_pages * PAGE_ROWS);
         let pages: Vec<_> = (0..self.spec.layers().len()).map(missing).collect();
         bytes::plan(&self.groups, &pages, self.spec.layout().page_bytes())
+    }
+}
+
+impl CacheShape for Shape {
+    fn page_rows(&self) -> u32 {
+        u32::try_from(PAGE_ROWS).unwrap_or(u32::MAX)
+    }
+
+    fn name(&self, tokens: &[u32], pages: u32) -> Option<[u8; 32]> {
+        let last = (pages as usize).checked_sub(1)?;
+        names_of(&self.identity.kv(), tokens).nth(last).map(|name| *name.as_bytes())
+    }
+
+    fn plan(&self, rows: u32, held_pages: u32) -> Option<HandoffPlan> {
+        Self::plan(self, rows as usize, held_pages as usize)
     }
 }
 

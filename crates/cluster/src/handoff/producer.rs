@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use muser_engine::engine::{self, Job, PrefixReuse, ReadyPage, SubmitError};
 use muser_host::{EngineHost, Refused};
-use muser_kv::{PAGE_ROWS, PrefixScope, names_of};
+use muser_kv::PrefixScope;
 use muser_lane::pacing::{Pace, PacedBy};
 use muser_lane::{Acceptor, Lane};
 use muser_trust::Address;
@@ -94,7 +94,7 @@ pub(super) type Tell = Arc<dyn Fn(ProducerNews) + Send + Sync>;
 #[derive(Debug)]
 pub struct Producer {
     host: EngineHost,
-    shape: Shape,
+    pub(super) shape: Shape,
     pub(super) member: Member,
     settings: ProducerSettings,
     pub(super) clock: Clock,
@@ -262,27 +262,15 @@ impl Producer {
         self.compression.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks a request of `asker` and hands it to the engine. What is computed is kept for the realm that the request names,
-    /// and there for that node alone or for all, as [`PrefixScope`] says.
-    pub(super) async fn begin(&self, asker: NodeId, request: &Request) -> Result<Work, (RefuseCode, String)> {
+    /// Hands a request of `asker` to the engine; with it comes a nonce for the handoff. What is computed is kept for the realm
+    /// that the request names, and there for that node alone or for all, as [`PrefixScope`] says.
+    pub(super) async fn begin(
+        &self,
+        asker: NodeId,
+        request: Request,
+    ) -> Result<([u8; 32], Work), (RefuseCode, String)> {
         let requested = Instant::now();
         let refuse = |code, detail: String| Err((code, detail));
-        let (rows, held_pages) = (request.tokens.len(), request.held_pages as usize);
-        if rows > self.settings.context as usize {
-            return refuse(RefuseCode::TooLong, format!("{rows} rows, {} are the most", self.settings.context));
-        }
-        if held_pages > rows / PAGE_ROWS {
-            return refuse(RefuseCode::StaleClaim, format!("{held_pages} pages are not of {rows} rows"));
-        }
-        if let Some(last) = held_pages.checked_sub(1) {
-            let name = names_of(&self.shape.identity().kv(), &request.tokens).nth(last);
-            if name.is_none_or(|name| *name.as_bytes() != request.held_name) {
-                return refuse(RefuseCode::StaleClaim, format!("the first {held_pages} pages have another name"));
-            }
-        }
-        let Some(plan) = self.shape.plan(rows, held_pages) else {
-            return refuse(RefuseCode::TooLong, format!("{rows} rows cannot be planned"));
-        };
         let Ok(permit) = Arc::clone(&self.handoffs).try_acquire_owned() else {
             return refuse(RefuseCode::Busy, format!("{} handoffs are under way", self.settings.concurrent_max));
         };
@@ -295,7 +283,7 @@ impl Producer {
         };
         let reuse = PrefixReuse::Within(self.settings.prefixes.realm(asker.0, &request.realm));
         let flow = engine::Flow { client: flow_of(asker.0), group: flow_of(request.handoff.0) };
-        let job = Job::export(request.tokens.as_slice(), reuse, held_pages).in_turns_of(flow);
+        let job = Job::export(request.tokens, reuse, request.held_pages as usize).in_turns_of(flow);
         let answer = self.host.submit(job).await.map_err(|refused| {
             let code = match &refused {
                 Refused::Submit(SubmitError::QueueFull { .. }) => RefuseCode::Busy,
@@ -307,7 +295,7 @@ impl Producer {
             };
             (code, refused.to_string())
         })?;
-        Ok(Work::new(answer, (plan, request.held_pages), nonce, requested, permit))
+        Ok((nonce, Work::new(answer, requested, permit)))
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::engine::Installation;
+use muser_handoff::{DecoderCore, DecoderEffect, NotBrought, Order};
 use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker, PAGE_ROWS};
 use muser_lane::{Connector, Lane, LaneError, UnixClock, Wanted};
@@ -14,8 +15,7 @@ use muser_trust::judgement::TrustError;
 use muser_trust::quarantine::{Quarantine, QuarantineError};
 use muser_trust::random::{self, NoRandomness};
 use muser_wire::{
-    CancelReason, Codecs, Failure, HandoffId, MacKeys, Receiver, ReceiverEvent, ReceiverSettings, Refuse, RefuseCode,
-    Request, RequestError, Stats,
+    CancelReason, Failure, HandoffId, MacKeys, ReceiverSettings, Refuse, RefuseCode, Request, RequestError, Stats,
 };
 use tokio::time::{Interval, interval, timeout};
 
@@ -66,10 +66,10 @@ pub struct Remote {
     makers: Mutex<Vec<NodeFacts>>,
 }
 
-/// A lane with its state machine, between two handoffs.
+/// A lane with its state machine.
 struct Link {
     lane: Lane,
-    receiver: Receiver,
+    core: DecoderCore,
     inbox: Inbox,
     unflushed: bool,
     clock: Clock,
@@ -164,8 +164,20 @@ pub enum BringError {
         /// The first page it sends.
         got: u32,
         /// The first page that is missing.
-        want: usize,
+        want: u32,
     },
+}
+
+impl From<NotBrought> for BringError {
+    fn from(error: NotBrought) -> Self {
+        match error {
+            NotBrought::Request(error) => Self::Request(error),
+            NotBrought::Refused(refuse) => Self::Refused(refuse),
+            NotBrought::Cancelled(reason) => Self::Cancelled(reason),
+            NotBrought::Failed(failure) => Self::Failed(failure),
+            NotBrought::OtherPages { got, want } => Self::OtherPages { got, want },
+        }
+    }
 }
 
 impl std::convert::From<TrustError> for BringError {
@@ -313,13 +325,8 @@ impl Remote {
             brought = self.bring_by(&mut link, installation, listener, began).await;
         }
         let (producer, node) = (link.lane.peer().name.as_str().to_owned(), link.lane.peer().id);
-        // A producer that is in trouble, or about to end, may have a successor at the same address.
-        let usable = match &brought {
-            Ok(_) => true,
-            Err(BringError::Refused(refuse)) => !matches!(refuse.code, RefuseCode::Internal | RefuseCode::ShuttingDown),
-            Err(_) => false,
-        };
-        if usable && link.receiver.is_idle() && link.flush(self.settings.stall_limit).await.is_ok() {
+        let usable = matches!(brought, Ok(_) | Err(BringError::Refused(_)));
+        if usable && link.core.is_idle() && link.flush(self.settings.stall_limit).await.is_ok() {
             let mut idle = self.lock();
             if idle.len() < IDLE_LANES {
                 link.used = Instant::now();
@@ -348,14 +355,13 @@ impl Remote {
             pages_bytes_max: PAGES_BYTES_MAX,
             stall_limit_ms: milliseconds(self.settings.stall_limit),
         };
-        let receiver = Receiver::connect(settings, clock.now_ms()).admitting(lane.peer().id.0);
+        let core = DecoderCore::connect(settings, lane.peer().id.0, clock.now_ms());
         let (inbox, tick, used) = (Inbox::new(READ_BYTES), interval(TICK), Instant::now());
-        let mut link = Link { lane, receiver, inbox, unflushed: false, clock, tick, used };
+        let mut link = Link { lane, core, inbox, unflushed: false, clock, tick, used };
         loop {
-            match link.receiver.poll_event() {
-                Some(ReceiverEvent::Ready(_)) => return Ok(link),
-                Some(ReceiverEvent::Failed(failure)) => return Err(BringError::Failed(failure)),
-                Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
+            match link.core.poll_effect() {
+                Some(DecoderEffect::Ready) => return Ok(link),
+                Some(DecoderEffect::End(error)) => return Err(error.into()),
                 Some(_) => {}
                 None => link.move_bytes().await?,
             }
@@ -372,90 +378,56 @@ impl Remote {
         let standing = Standing::of(&self.member, &link.lane, self.quarantine.clone());
         let keys = standing.current(None).await?;
         let expires_in = self.settings.expires_in.saturating_sub(began.elapsed());
-        let request = self.request(installation, keys.active.ok_or(BringError::NoKey)?, expires_in)?;
-        link.receiver.set_keys(keys.macs.clone());
-        let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(expires_in));
-        let prompt_digest = digest_of(&request.tokens);
-        let (key_id, nonce) = (request.key_id, request.nonce);
-        installation.comes_from(Maker(link.lane.peer().id.0), standing.voucher(key_id));
-        link.receiver.request(request, link.clock.now_ms())?;
+        let order = self.order(installation, keys.active.ok_or(BringError::NoKey)?, expires_in)?;
+        installation.comes_from(Maker(link.lane.peer().id.0), standing.voucher(order.request.key_id));
+        link.core.request(order, keys.macs.clone(), link.clock.now_ms())?;
         loop {
-            let accepted = match link.receiver.poll_event() {
-                None => {
-                    link.move_bytes().await?;
-                    continue;
-                }
-                Some(ReceiverEvent::Page { layer, page, bytes }) => {
+            match link.core.poll_effect() {
+                None => link.move_bytes().await?,
+                Some(DecoderEffect::Install { layer, page, bytes }) => {
                     installation.install(usize::from(layer), page as usize, bytes)?;
-                    continue;
                 }
-                Some(ReceiverEvent::Accepted(accept)) => accept,
-                Some(ReceiverEvent::Complete(stats)) => {
+                Some(DecoderEffect::Record(entry)) => {
+                    self.record(entry.at(self.unix_ms())).await?;
+                    link.core.recorded(link.clock.now_ms())?;
+                    listener(installation.held_pages() * PAGE_ROWS);
+                }
+                Some(DecoderEffect::Computed { rows }) => listener(rows as usize),
+                Some(DecoderEffect::AskTrust { key_id }) => {
                     // Much may have changed while it came. The engine asks again when the pages are to become visible.
                     standing.current(Some(key_id)).await?;
                     self.came_from(link.lane.peer());
                     // A producer that is told so and ends before this side has heard its own words out costs the lane alone.
-                    link.receiver.installed()?;
-                    return Ok(stats);
+                    return Ok(link.core.trusted()?);
                 }
-                Some(ReceiverEvent::Refused(refuse)) => return Err(BringError::Refused(refuse)),
-                Some(ReceiverEvent::Cancelled(cancel)) => return Err(BringError::Cancelled(cancel.reason)),
-                Some(ReceiverEvent::Failed(failure)) => return Err(BringError::Failed(failure)),
-                Some(ReceiverEvent::Progress(progress)) => {
-                    listener(progress.rows_done as usize);
-                    continue;
-                }
-                Some(ReceiverEvent::Ready(_) | ReceiverEvent::Pong(_)) => continue,
-            };
-            let entry = LedgerEntry {
-                key_id,
-                nonce,
-                prompt_digest,
-                boot_id: self.member.node.boot_id,
-                first_page: accepted.first_page,
-                rows: u64::from(accepted.rows),
-                expiry_unix_ms,
-                time_unix_ms: self.unix_ms(),
-            };
-            self.record(entry).await?;
-            let held = installation.held_pages();
-            if accepted.first_page as usize != held {
-                return Err(BringError::OtherPages { got: accepted.first_page, want: held });
+                Some(DecoderEffect::End(error)) => return Err(error.into()),
+                Some(DecoderEffect::Ready | DecoderEffect::Rested) => {}
             }
-            let plan = self.shape.plan(installation.tokens().len(), held).ok_or(BringError::TooLong)?;
-            link.receiver.ledger_recorded(plan, link.clock.now_ms())?;
-            listener(held * PAGE_ROWS);
         }
     }
 
-    fn request(&self, installation: &Installation, key_id: u32, expires_in: Duration) -> Result<Request, BringError> {
-        Ok(Request {
-            handoff: HandoffId(random::bytes()?),
-            key_id,
-            nonce: random::bytes()?,
+    fn order(&self, installation: &Installation, key_id: u32, expires_in: Duration) -> Result<Order, BringError> {
+        let (tokens, held) = (installation.tokens(), installation.held_pages());
+        let request = Request {
             expires_in_ms: u32::try_from(expires_in.as_millis()).unwrap_or(u32::MAX),
-            held_pages: u32::try_from(installation.held_pages()).map_err(|_| BringError::TooLong)?,
+            held_pages: u32::try_from(held).map_err(|_| BringError::TooLong)?,
             held_name: installation.held_name().map_or([0; 32], |name| *name.as_bytes()),
-            codecs: Codecs::ALL,
             // What has no realm is nobody's, so that nothing of it is found again.
             realm: installation.realm().map_or_else(random::bytes, |realm| Ok(realm.for_handoffs()))?,
-            tokens: installation.tokens().to_vec(),
-        })
+            ..Request::new(HandoffId(random::bytes()?), key_id, random::bytes()?, tokens.to_vec())
+        };
+        let plan = self.shape.plan(tokens.len(), held).ok_or(BringError::TooLong)?;
+        let expiry_unix_ms = self.unix_ms().saturating_add(milliseconds(expires_in));
+        Ok(Order { request, plan, expiry_unix_ms })
     }
 
     /// Records the handoff in the ledger, on a blocking thread.
     async fn record(&self, entry: LedgerEntry) -> Result<(), BringError> {
         let ledger = Arc::clone(&self.ledger);
-        let record = move || match ledger.record(entry) {
-            // What has expired is refused by its age alone, and need not be remembered.
-            Err(RecordError::Full { .. }) if ledger.forget_expired(entry.time_unix_ms, FORGET_MARGIN_MS).is_ok() => {
-                ledger.record(entry)
-            }
-            recorded => recorded,
-        };
+        let record = move || ledger.record_making_room(entry, FORGET_MARGIN_MS);
         let limit = self.settings.stall_limit;
         match timeout(limit, tokio::task::spawn_blocking(record)).await {
-            Ok(Ok(recorded)) => Ok(recorded?),
+            Ok(Ok(recorded)) => Ok(recorded.map(drop)?),
             Ok(Err(_)) => Err(BringError::Ledger(RecordError::Poisoned)),
             Err(_) => Err(BringError::LedgerSlow { limit }),
         }
@@ -476,7 +448,7 @@ impl Link {
     /// has no deadlines.
     async fn flush(&mut self, limit: Duration) -> Result<(), BringError> {
         let flushing = async {
-            while !self.receiver.output().is_empty() || self.unflushed {
+            while !self.core.output().is_empty() || self.unflushed {
                 self.move_bytes().await?;
             }
             Ok(())
@@ -486,12 +458,12 @@ impl Link {
 
     /// Moves bytes in either direction, or lets the state machine check its deadlines.
     async fn move_bytes(&mut self) -> Result<(), BringError> {
-        let taken = self.receiver.take_bytes(self.inbox.unread(), self.clock.now_ms());
+        let taken = self.core.take_bytes(self.inbox.unread(), self.clock.now_ms());
         self.inbox.took(taken);
         if taken > 0 {
             return Ok(());
         }
-        let output = self.receiver.output();
+        let output = self.core.output();
         let (mut reading, mut writing) = tokio::io::split(&mut self.lane);
         tokio::select! {
             read = self.inbox.fill(&mut reading), if self.inbox.is_empty() => match read {
@@ -501,21 +473,13 @@ impl Link {
             },
             pushed = push(&mut writing, output), if !output.is_empty() || self.unflushed => {
                 let bytes = pushed.map_err(BringError::Io)?;
-                self.receiver.output_sent(bytes, self.clock.now_ms());
+                self.core.output_sent(bytes, self.clock.now_ms());
                 self.unflushed = bytes > 0;
             }
-            _ = self.tick.tick() => self.receiver.tick(self.clock.now_ms()),
+            _ = self.tick.tick() => self.core.tick(self.clock.now_ms()),
         }
         Ok(())
     }
-}
-
-fn digest_of(tokens: &[u32]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    for token in tokens {
-        hasher.update(&token.to_le_bytes());
-    }
-    *hasher.finalize().as_bytes()
 }
 
 fn milliseconds(duration: Duration) -> u64 {

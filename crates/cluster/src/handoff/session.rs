@@ -1,6 +1,5 @@
-//! One lane of a producer: its state machine, the handoff under way, and the bytes in both directions.
+//! One lane of a producer: what its core asks for is carried out here, with a socket, an engine and the node's lists.
 
-use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -8,15 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use muser_engine::engine::{ReadyPage, RequestEvent};
+use muser_handoff::{ProducerCore, ProducerEffect, ReadyPages, SendStep};
 use muser_host::{Answer, TimedEvent};
 use muser_lane::accounting::SendAccount;
 use muser_lane::pacing::LanePace;
 use muser_lane::{Lane, linger};
 use muser_trust::judgement::TrustError;
-use muser_wire::{
-    Acceptance, CancelReason, Codecs, HandoffPlan, PagePacker, RefuseCode, Request, Sender, SenderEvent, SenderTimes,
-    Sent,
-};
+use muser_wire::{CancelReason, PagePacker, RefuseCode, Sender, SenderTimes, Sent};
 use tokio::io::{AsyncWriteExt, split};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
@@ -45,7 +42,7 @@ const TURN_AWAY_LIMIT: Duration = Duration::from_secs(5);
 /// Time after which a receiver that was refused for load may try again, ms.
 const RETRY_MS: u32 = 1000;
 
-/// One lane of a producer, with its state machine and the handoff under way.
+/// One lane of a producer, with its core and the handoff under way.
 pub(super) struct Session<'a> {
     producer: &'a Producer,
     tell: Tell,
@@ -55,32 +52,23 @@ pub(super) struct Session<'a> {
     inbox: Inbox,
     pace: Option<LanePace>,
     clock: Clock,
-    sender: Sender,
+    core: ProducerCore,
     packer: PagePacker,
     /// Bound of the bytes given to the kernel and not sent yet.
     unsent_bytes: u32,
-    /// Keys given to `sender`.
+    /// Keys given to `core`.
     keys: Option<Arc<Keys>>,
     work: Option<Work>,
     /// True if the last write was not flushed yet.
     unflushed: bool,
 }
 
-/// A handoff under way.
+/// A handoff under way, as far as its core does not know it.
 pub(super) struct Work {
     answer: Answer,
-    plan: HandoffPlan,
-    held_pages: u32,
-    nonce: [u8; 32],
     timeline: Timeline,
-    /// True once the receiver was sent the acceptance, which waits for the engine to begin.
-    accepted: bool,
     /// Leading rows that the engine reused.
     reused_rows: u32,
-    /// Messages to the receiver that wait for room.
-    outbox: VecDeque<Outgoing>,
-    /// True once the engine has finished the prompt.
-    computed: bool,
     /// True if other lanes sent at the same time.
     shared_pace: bool,
     /// Counts and times sent with the commit.
@@ -88,15 +76,9 @@ pub(super) struct Work {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Message to the receiver, sent once there is room for it.
-enum Outgoing {
-    /// A frame of pages of a layer group, out of those that were completed together, and how to pack them.
-    Pages(u8, Range<u32>, Arc<[ReadyPage]>, Codecs),
-    /// Number of computed rows.
-    Progress(u32),
-    /// Commit of all pages. Sent once the kernel has all bytes before it, so that its times are complete.
-    Commit,
-}
+/// Pages that the engine completed together.
+#[derive(Debug)]
+struct Completed(Vec<ReadyPage>);
 
 /// Event that wakes the lane's loop.
 enum Happened {
@@ -118,7 +100,8 @@ impl<'a> Session<'a> {
         let unsent_bytes = u32::try_from(in_10_ms).unwrap_or(u32::MAX).clamp(UNSENT_BYTES_MIN, UNSENT_BYTES);
         socket::watch(&lane);
         socket::bound_unsent(&lane, unsent_bytes);
-        let sender = Sender::new(producer.sender_settings(&lane), clock.now_ms()).admitting(lane.peer().id.0);
+        let settings = producer.sender_settings(&lane);
+        let core = ProducerCore::new(settings, lane.peer().id.0, FRAME_BYTES, clock.now_ms());
         let (inbox, packer, keys, work) = (Inbox::new(READ_BYTES), PagePacker::default(), None, None);
         Self {
             producer,
@@ -129,7 +112,7 @@ impl<'a> Session<'a> {
             inbox,
             pace,
             clock,
-            sender,
+            core,
             packer,
             unsent_bytes,
             keys,
@@ -146,7 +129,8 @@ impl<'a> Session<'a> {
                 return;
             }
             let has_more_to_say = self.say().await;
-            if self.sender.is_closed() {
+            let wants_event = self.core.wants_event();
+            if self.core.is_closed() {
                 let closed_at = *closed_at.get_or_insert_with(Instant::now);
                 if self.has_kernel_all() || closed_at.elapsed() > self.producer.stall_limit() {
                     return;
@@ -155,16 +139,16 @@ impl<'a> Session<'a> {
             let wait = self.keep_pace();
             let happened = {
                 let (mut reading, mut writing) = split(&mut self.lane);
-                let output = self.sender.output();
+                let output = self.core.output();
                 let output = &output[..output.len().min(WRITE_BYTES)];
                 let may_push = wait.is_zero() && (!output.is_empty() || self.unflushed);
                 tokio::select! {
                     // Not before everything was taken: what a peer sends waits with the kernel, and then with the peer.
-                    read = self.inbox.fill(&mut reading), if self.inbox.is_empty() && !self.sender.is_closed() => Happened::Read(read),
+                    read = self.inbox.fill(&mut reading), if self.inbox.is_empty() && !self.core.is_closed() => Happened::Read(read),
                     pushed = push(&mut writing, output), if may_push => Happened::Pushed(pushed),
                     () = sleep(wait), if !wait.is_zero() => Happened::Waited,
                     () = yield_now(), if has_more_to_say => Happened::Waited,
-                    event = next_event(&mut self.work) => Happened::Engine(event),
+                    event = next_event(&mut self.work, wants_event) => Happened::Engine(event),
                     _ = tick.tick() => Happened::Tick,
                     () = self.place.is_needed() => Happened::Ended,
                 }
@@ -177,7 +161,7 @@ impl<'a> Session<'a> {
                     }
                 }
                 Happened::Pushed(Ok(bytes)) => {
-                    self.sender.output_sent(bytes, self.clock.now_ms());
+                    self.core.output_sent(bytes, self.clock.now_ms());
                     self.unflushed = bytes > 0;
                     if let Some(pace) = &mut self.pace {
                         pace.sent(bytes as u64, self.producer.clock.now());
@@ -188,13 +172,9 @@ impl<'a> Session<'a> {
                 Happened::Read(Err(_)) | Happened::Pushed(Err(_)) | Happened::Ended => return,
                 Happened::Engine(event) => self.heed(event),
                 Happened::Tick => {
-                    self.sender.tick(self.clock.now_ms());
+                    self.core.tick(self.clock.now_ms());
                     if self.work.is_none() && self.place.is_forgotten(Instant::now()) {
                         return;
-                    }
-                    // A long chunk, or a place in the engine's queue, is no silence.
-                    if self.work.is_some() {
-                        self.sender.ping(0);
                     }
                 }
             }
@@ -204,10 +184,10 @@ impl<'a> Session<'a> {
     /// Takes what was read, frame by frame, until all is taken or the rest has to wait.
     async fn take(&mut self) -> ControlFlow<()> {
         loop {
-            let taken = self.sender.take_bytes(self.inbox.unread(), self.clock.now_ms());
+            let taken = self.core.take_bytes(self.inbox.unread(), self.clock.now_ms());
             self.inbox.took(taken);
-            while let Some(event) = self.sender.poll_event() {
-                self.hear(event).await?;
+            while let Some(effect) = self.core.poll_effect() {
+                self.carry_out(effect).await?;
             }
             if self.work.is_none() {
                 self.place.rest();
@@ -221,7 +201,7 @@ impl<'a> Session<'a> {
     /// Wait before the next write, by the pace.
     fn keep_pace(&mut self) -> Duration {
         let Some(pace) = &mut self.pace else { return Duration::ZERO };
-        if self.sender.output().is_empty() {
+        if self.core.output().is_empty() {
             pace.end(self.producer.clock.now());
             return Duration::ZERO;
         }
@@ -234,64 +214,68 @@ impl<'a> Session<'a> {
 
     /// True if all output was written and flushed to the socket.
     fn has_kernel_all(&self) -> bool {
-        self.sender.output().is_empty() && !self.unflushed
+        self.core.output().is_empty() && !self.unflushed
     }
 
     /// Gives this node's current keys to the state machine, if the receiver is still admitted.
     async fn renew_keys(&mut self) -> Result<(), TrustError> {
         let keys = self.standing.current(None).await?;
         if self.keys.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &keys)) {
-            self.sender.set_keys(keys.macs.clone());
+            self.core.set_keys(keys.macs.clone());
             self.keys = Some(keys);
         }
         Ok(())
     }
 
-    /// Begins the requested handoff, unless this node's keys or deny-list do not allow it.
-    async fn begin(&mut self, request: &Request) -> Result<Work, (RefuseCode, String)> {
-        match self.renew_keys().await {
-            Ok(()) => self.producer.begin(self.lane.peer().id, request).await,
-            Err(error) => {
-                (self.tell)(ProducerNews::Untrusted(error));
-                Err((RefuseCode::Internal, "the producer cannot read its keys or its deny-list".into()))
-            }
-        }
-    }
-
-    /// Handles an event of the receiver. Breaks if the lane is to end.
-    async fn hear(&mut self, event: SenderEvent) -> ControlFlow<()> {
-        if matches!(event, SenderEvent::Request(_))
-            && let Err(error @ (TrustError::Revoked { .. } | TrustError::OutOfTime { .. })) = self.renew_keys().await
-        {
-            // With a new lane it will be told.
-            (self.tell)(ProducerNews::Untrusted(error));
-            return ControlFlow::Break(());
-        }
-        match event {
-            // The place was given to another lane just now.
-            SenderEvent::Request(_) if !self.place.begin() => return ControlFlow::Break(()),
-            SenderEvent::Request(request) => match self.begin(&request).await {
-                Ok(begun) => {
-                    // What was sent before counts no more.
-                    if let Some(pace) = &mut self.pace {
-                        pace.take_sending(self.producer.clock.now());
-                    }
-                    self.work = Some(begun);
-                }
-                Err((code, detail)) => {
-                    let retry_ms = if code == RefuseCode::Busy { RETRY_MS } else { 0 };
-                    // The request is the one under way, so it can be refused.
-                    let _ = self.sender.refuse(code, retry_ms, &detail);
-                }
-            },
-            SenderEvent::Installed(_) => {
+    /// Carries out an effect of the core. Breaks if the lane is to end.
+    async fn carry_out(&mut self, effect: ProducerEffect) -> ControlFlow<()> {
+        match effect {
+            ProducerEffect::AskTrust => return self.begin().await,
+            ProducerEffect::Installed => {
                 if let Some(work) = self.work.take() {
                     // Told before the work is dropped, which lets a producer that ends go.
                     self.report(&work).into_iter().for_each(|report| (self.tell)(ProducerNews::Sent(report)));
                 }
             }
-            SenderEvent::Cancelled(_) | SenderEvent::Failed(_) => self.work = None,
-            SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}
+            ProducerEffect::Over(_) => self.work = None,
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Begins the requested handoff, unless this node's keys or deny-list do not allow it. Breaks if the lane is to end.
+    async fn begin(&mut self) -> ControlFlow<()> {
+        let renewed = self.renew_keys().await;
+        let is_trusted = renewed.is_ok();
+        if let Err(error) = renewed {
+            let is_of_peer = matches!(error, TrustError::Revoked { .. } | TrustError::OutOfTime { .. });
+            (self.tell)(ProducerNews::Untrusted(error));
+            if is_of_peer {
+                // With a new lane it will be told.
+                return ControlFlow::Break(());
+            }
+        }
+        if !self.place.begin() {
+            // The place was given to another lane just now.
+            return ControlFlow::Break(());
+        }
+        if !is_trusted {
+            self.core.refuse(RefuseCode::Internal, 0, "the producer cannot read its keys or its deny-list");
+            return ControlFlow::Continue(());
+        }
+        let Some(request) = self.core.trusted(&self.producer.shape) else { return ControlFlow::Continue(()) };
+        match self.producer.begin(self.lane.peer().id, request).await {
+            Ok((nonce, begun)) => {
+                self.core.submitted(nonce);
+                // What was sent before counts no more.
+                if let Some(pace) = &mut self.pace {
+                    pace.take_sending(self.producer.clock.now());
+                }
+                self.work = Some(begun);
+            }
+            Err((code, detail)) => {
+                let retry_ms = if code == RefuseCode::Busy { RETRY_MS } else { 0 };
+                self.core.refuse(code, retry_ms, &detail);
+            }
         }
         ControlFlow::Continue(())
     }
@@ -310,37 +294,28 @@ impl<'a> Session<'a> {
         Some(HandoffReport { decoder, sent, reused_rows, times, account, pace })
     }
 
-    /// Handles an event of the engine.
+    /// Passes an event of the engine on to the core.
     fn heed(&mut self, timed: Option<TimedEvent>) {
         let Some(work) = &mut self.work else { return };
         match timed.map(|timed| (timed.at, timed.event)) {
             Some((at, RequestEvent::Started { reused, .. })) => {
                 work.timeline.started(at);
                 work.reused_rows = u32::try_from(reused).unwrap_or(u32::MAX);
-                let acceptance = Acceptance {
-                    nonce: work.nonce,
-                    first_page: work.held_pages,
-                    reused_rows: work.reused_rows,
-                    plan: work.plan.clone(),
-                };
-                match self.sender.accept(acceptance, self.clock.now_ms()) {
-                    Ok(()) => work.accepted = true,
-                    Err(_) => self.give_up(),
+                if self.core.started(work.reused_rows, self.clock.now_ms()).is_err() {
+                    self.work = None;
                 }
             }
             Some((_, RequestEvent::Progress { computed, pages, .. })) => {
-                let frame_bytes = u64::from(FRAME_BYTES).max(work.plan.body_bytes_min());
                 let (pace, unsent_bytes) = (self.producer.pace.as_ref(), self.unsent_bytes.into());
+                let frame_bytes = self.core.frame_bytes();
                 let flow = Flow { pace: pace.map(|pace| pace.bytes_per_s()), frame_bytes, unsent_bytes };
                 let codecs = self.producer.codecs(&pages, &mut self.packer, &flow);
-                let bytes_max = self.sender.frame_bytes_max().min(FRAME_BYTES);
-                work.outbox.extend(frames(&work.plan, (pages.into(), codecs), bytes_max));
-                work.outbox.push_back(Outgoing::Progress(u32::try_from(computed).unwrap_or(u32::MAX)));
+                let pages = Completed(pages);
+                self.core.computed(u32::try_from(computed).unwrap_or(u32::MAX), pages.range(), Arc::new(pages), codecs);
             }
             Some((at, RequestEvent::Finished(_))) => {
                 work.timeline.computed(at);
-                work.computed = true;
-                work.outbox.push_back(Outgoing::Commit);
+                self.core.finished();
             }
             Some((_, RequestEvent::Failed(_))) | None => self.give_up(),
             Some(_) => {}
@@ -350,88 +325,74 @@ impl<'a> Session<'a> {
     /// Sends what there is room for, up to one frame of pages, so that other lanes get their turn. Returns true if more
     /// can be sent now.
     async fn say(&mut self) -> bool {
-        while let Some(work) = &mut self.work
-            && self.sender.wants_more()
-            && let Some(next) = work.outbox.pop_front()
-        {
-            let said = match next {
-                Outgoing::Commit => {
-                    self.commit().await;
-                    return false;
-                }
-                Outgoing::Progress(rows) => self.sender.progress(rows),
-                Outgoing::Pages(group, range, ready, codecs) => {
-                    let began = Instant::now();
-                    self.sender.use_codecs(codecs);
-                    let said = self.sender.send_pages(group, range, |layer, page| bytes_of(&ready, layer, page));
-                    let now = Instant::now();
+        let began = Instant::now();
+        match self.core.send(self.has_kernel_all(), self.clock.now_ms()) {
+            SendStep::Idle => false,
+            SendStep::Frame { has_more } => {
+                let now = Instant::now();
+                if let Some(work) = &mut self.work {
                     work.timeline.packed(now - began, now, || socket::kernel_times(&self.lane));
-                    if said.is_ok() {
-                        return !work.outbox.is_empty();
-                    }
-                    said
                 }
-            };
-            if said.is_err() {
-                self.give_up();
+                has_more
+            }
+            SendStep::Commit => {
+                self.commit().await;
+                false
+            }
+            SendStep::GaveUp(_) => {
+                self.work = None;
+                false
             }
         }
-        false
     }
 
-    /// Sends the signed commit: once the kernel has all pages, and if keys and deny-list still allow it.
+    /// Sends the signed commit, if keys and deny-list still allow it.
     async fn commit(&mut self) {
-        if !self.has_kernel_all() {
-            self.work.iter_mut().for_each(|work| work.outbox.push_front(Outgoing::Commit));
-            return;
-        }
         if let Err(error) = self.renew_keys().await {
             (self.tell)(ProducerNews::Untrusted(error));
             return self.give_up();
         }
         let Some(work) = &mut self.work else { return };
         let times = work.timeline.times(Instant::now(), &socket::kernel_times(&self.lane));
-        work.committed = Some((self.sender.sent(), times));
-        if self.sender.commit(times, self.clock.now_ms()).is_err() {
-            self.give_up();
+        match self.core.commit(times, self.clock.now_ms()) {
+            Ok(sent) => work.committed = Some((sent, times)),
+            Err(_) => self.work = None,
         }
     }
 
-    /// Cancels the handoff under way and tells the receiver; if it cannot be told, the stall limit ends the lane.
+    /// Cancels the handoff under way.
     fn give_up(&mut self) {
-        if let Some(work) = self.work.take() {
-            let _ = if work.accepted {
-                self.sender.cancel(CancelReason::Internal, self.clock.now_ms())
-            } else {
-                self.sender.refuse(RefuseCode::Internal, 0, "the engine gave up")
-            };
-        }
+        self.work = None;
+        self.core.give_up(CancelReason::Internal, self.clock.now_ms());
     }
 }
 
 impl Work {
     /// Work that the engine was given.
-    pub(super) fn new(
-        answer: Answer,
-        (plan, held_pages): (HandoffPlan, u32),
-        nonce: [u8; 32],
-        requested: Instant,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn new(answer: Answer, requested: Instant, permit: OwnedSemaphorePermit) -> Self {
         Self {
             answer,
-            plan,
-            held_pages,
-            nonce,
             timeline: Timeline::new(requested),
-            accepted: false,
             reused_rows: 0,
-            outbox: VecDeque::new(),
-            computed: false,
             shared_pace: false,
             committed: None,
             _permit: permit,
         }
+    }
+}
+
+impl Completed {
+    /// Range of their absolute indices.
+    fn range(&self) -> Range<u32> {
+        let pages = || self.0.iter().map(|ready| u32::try_from(ready.page).unwrap_or(u32::MAX));
+        pages().min().unwrap_or(0)..pages().max().map_or(0, |last| last.saturating_add(1))
+    }
+}
+
+impl ReadyPages for Completed {
+    fn bytes(&self, layer: u16, page: u32) -> Option<&[u8]> {
+        let is_it = |ready: &&ReadyPage| ready.layer == usize::from(layer) && ready.page == page as usize;
+        self.0.iter().find(is_it).map(|ready| ready.bytes.as_ref())
     }
 }
 
@@ -444,31 +405,10 @@ pub(super) async fn turn_away(producer: &Producer, mut lane: Lane) {
     linger(lane).await;
 }
 
-/// The engine's next event on the handoff under way, once the last one was passed on; pending for ever if none is
-/// expected.
-async fn next_event(work: &mut Option<Work>) -> Option<TimedEvent> {
+/// The engine's next event on the handoff under way; pending for ever if none is wanted.
+async fn next_event(work: &mut Option<Work>, is_wanted: bool) -> Option<TimedEvent> {
     match work {
-        Some(work) if !work.computed && work.outbox.is_empty() => work.answer.next().await,
+        Some(work) if is_wanted => work.answer.next().await,
         _ => pending().await,
     }
-}
-
-/// The bytes of a page; empty if it is not there, which makes its frame invalid.
-fn bytes_of(ready: &[ReadyPage], layer: u16, page: u32) -> &[u8] {
-    let is_it = |ready: &&ReadyPage| ready.layer == usize::from(layer) && ready.page == page as usize;
-    ready.iter().find(is_it).map_or(&[][..], |ready| ready.bytes.as_ref())
-}
-
-/// The frames for pages that were completed together, group by group.
-fn frames(plan: &HandoffPlan, (ready, codecs): (Arc<[ReadyPage]>, Codecs), frame_bytes_max: u32) -> Vec<Outgoing> {
-    let number = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
-    let pages = || ready.iter().map(|ready| number(ready.page));
-    let (Some(first), Some(last)) = (pages().min(), pages().max()) else { return Vec::new() };
-    let groups = (0u8..=u8::MAX).take(plan.groups().len());
-    let of_group = |group| {
-        let ranges = plan.frames(group, first..last.saturating_add(1), frame_bytes_max);
-        let frame = |range| Outgoing::Pages(group, range, Arc::clone(&ready), codecs);
-        ranges.into_iter().map(frame).collect::<Vec<_>>()
-    };
-    groups.flat_map(of_group).collect()
 }

@@ -25,8 +25,6 @@ pub const PACKED: &[&str] = &[
     "remote.rs new",
     "scalar.rs float_unit",
     "scalar.rs integer_unit",
-    "session.rs frames",
-    "session.rs new",
     "show.rs from",
     "tile.rs fill",
     "trial.rs admit",

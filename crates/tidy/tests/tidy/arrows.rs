@@ -30,6 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "engine",
             "enrol",
             "files",
+            "handoff",
             "host",
             "kernels",
             "kv",
