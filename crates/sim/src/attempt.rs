@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muser_handoff::{NotBrought, PendingEntry};
 use muser_kv::Realm;
-use muser_wire::{
-    Accept, Cancel, CancelReason, Failure, HandoffPlan, Refuse, RefuseCode, Request, RequestError, Stats,
-};
+use muser_wire::{CancelReason, Failure, HandoffPlan, RefuseCode, Request, RequestError};
 
 use crate::context::Context;
 use crate::coverage::{Mark, mark_of_failure, mark_of_refusal};
@@ -28,7 +27,7 @@ pub(crate) struct Job {
     pub(crate) realm: (u32, Realm),
 }
 
-/// State of one handoff on the decoder's side, above the receiver state machine.
+/// State of one handoff on the decoder's side, above its core.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) job: Job,
@@ -42,17 +41,14 @@ pub(crate) struct Attempt {
 pub(crate) struct Asked {
     pub(crate) request: Request,
     pub(crate) plan: HandoffPlan,
-    /// Time of the request on the decoder's ledger clock, in ms since 1970.
-    pub(crate) asked_unix_ms: u64,
     /// Deadline of the handoff.
     pub(crate) due_ms: u64,
-    /// The sender's accept message, and the time at which the ledger's disk has written its entry.
-    pub(crate) accepted: Option<(Accept, u64)>,
+    /// Entry of the accepted handoff, and the time at which the ledger's disk takes it.
+    pub(crate) accepted: Option<(PendingEntry, u64)>,
     pub(crate) recorded: bool,
-    pub(crate) cancelled: bool,
     pub(crate) pages: BTreeMap<(u16, u32), Vec<u8>>,
-    /// Statistics of a handoff whose pages all arrived; the trust check is still pending.
-    pub(crate) complete: Option<Stats>,
+    /// Key of a handoff whose pages all arrived; the trust check is still pending.
+    pub(crate) complete: Option<u32>,
     /// Origin of the pages; set only in worlds where trust changes.
     pub(crate) origin: Option<Origin>,
 }
@@ -98,17 +94,14 @@ pub(crate) enum Excuse {
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Complete,
-    Refused(Refuse),
-    Cancelled(Cancel),
-    Failed(Failure),
+    /// The core's failure.
+    NotBrought(NotBrought),
+    /// The decoder gave the handoff up.
+    GaveUp(CancelReason),
     /// The ledger refused the entry.
     Ledger(LedgerRefusal),
     /// The producer, or the key, is not trusted.
     Untrusted,
-    /// The receiver refused to send the request.
-    NotAsked(RequestError),
-    /// The accept message has another first page than requested.
-    OtherPages,
     /// No process listens at the producer's address.
     Unreachable,
     /// The decoder closed the lane or ended.
@@ -143,7 +136,7 @@ impl Attempt {
             return Err(Violation::NotOnRecord);
         }
         let is_planned = asked.plan.layers().get(usize::from(layer)).is_some_and(|range| range.contains(&page));
-        if !is_planned || asked.cancelled || asked.pages.insert((layer, page), bytes.to_vec()).is_some() {
+        if !is_planned || asked.pages.insert((layer, page), bytes.to_vec()).is_some() {
             return Err(Violation::PageNotDue { layer, page });
         }
         Ok(())
@@ -172,11 +165,9 @@ impl End {
     pub(crate) fn mark(&self, context: &mut Context) {
         let mark = match self {
             Self::Complete => Some(Mark::Completed),
-            Self::Refused(refuse) => mark_of_refusal(refuse.code),
-            // `Decoder` marks these with the side that cancelled, where that is known.
-            Self::Cancelled(_) | Self::NotAsked(_) | Self::OtherPages => None,
+            Self::NotBrought(error) => mark_of_error(error),
+            Self::GaveUp(_) => Some(Mark::CancelledByReceiver),
             Self::Untrusted => Some(Mark::Untrusted),
-            Self::Failed(failure) => mark_of_failure(failure),
             Self::Ledger(refusal) => match refusal {
                 LedgerRefusal::Absent => None,
                 LedgerRefusal::Replay => Some(Mark::LedgerReplay),
@@ -193,7 +184,12 @@ impl End {
 
     /// True if the outcome puts the producer into back-off.
     pub(crate) fn blames_the_producer(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Failed(_) | Self::Unreachable | Self::OtherPages | Self::Untrusted)
+        match self {
+            Self::NotBrought(NotBrought::Cancelled(_)) => false,
+            // Unless the producer accepted another request, it was never asked.
+            Self::NotBrought(NotBrought::Request(error)) => matches!(error, RequestError::Plan(_)),
+            _ => matches!(self, Self::NotBrought(_) | Self::Unreachable | Self::Untrusted),
+        }
     }
 
     /// Checks that an attempt with these excuses may have this outcome. A single excuse determines the kind of outcome.
@@ -206,12 +202,15 @@ impl End {
         }
         let mut only = excuses.iter();
         let (Some(excuse), None) = (only.next(), only.next()) else { return Ok(()) };
-        let refused = |codes: &[RefuseCode]| matches!(self, Self::Refused(refuse) if codes.contains(&refuse.code));
-        let told = |wanted| matches!(self, Self::Failed(Failure::RefusedByPeer(refuse)) if refuse.code == wanted);
+        let error = if let Self::NotBrought(error) = self { Some(error) } else { None };
+        let failure = if let Some(NotBrought::Failed(failure)) = error { Some(failure) } else { None };
+        let refused =
+            |codes: &[RefuseCode]| matches!(error, Some(NotBrought::Refused(refuse)) if codes.contains(&refuse.code));
+        let told = |wanted| matches!(failure, Some(Failure::RefusedByPeer(refuse)) if refuse.code == wanted);
         let is_right = match excuse {
             // The end that reads the frame refuses it; the other end sees the refusal if its direction still works.
             Excuse::Detected => {
-                matches!(self, Self::Failed(Failure::Frame(_) | Failure::Ended(_)))
+                matches!(failure, Some(Failure::Frame(_) | Failure::Ended(_)))
                     || refused(&[RefuseCode::Protocol])
                     || told(RefuseCode::Protocol)
                     // A length that grew, of a request that was asked for or of one that was not.
@@ -220,33 +219,38 @@ impl End {
             }
             Excuse::Busy => refused(&[RefuseCode::Busy]),
             Excuse::Claim => refused(&[RefuseCode::StaleClaim]),
-            Excuse::Identity => matches!(self, Self::Failed(Failure::Identity(_))) || told(RefuseCode::Identity),
-            Excuse::KeyBytes => matches!(self, Self::Failed(Failure::Mac(_))),
+            Excuse::Identity => matches!(failure, Some(Failure::Identity(_))) || told(RefuseCode::Identity),
+            Excuse::KeyBytes => matches!(failure, Some(Failure::Mac(_))),
             Excuse::Ledger => matches!(self, Self::Ledger(_)),
             Excuse::Keys => {
                 refused(&[RefuseCode::UnknownKey, RefuseCode::RevokedKey])
-                    || matches!(
-                        self,
-                        Self::NotAsked(RequestError::Key(_)) | Self::Failed(Failure::Key(_)) | Self::Untrusted
-                    )
+                    || matches!(error, Some(NotBrought::Request(RequestError::Key(_))))
+                    || matches!(self, Self::Untrusted)
             }
             Excuse::Engine => {
                 refused(&[RefuseCode::Internal])
-                    || matches!(self, Self::Cancelled(cancel)
-                        if matches!(cancel.reason, CancelReason::Internal | CancelReason::ShuttingDown))
+                    || matches!(error, Some(NotBrought::Cancelled(CancelReason::Internal | CancelReason::ShuttingDown)))
             }
-            Excuse::Install => {
-                matches!(self, Self::Cancelled(cancel) if cancel.reason == CancelReason::NotInstalled)
-            }
-            Excuse::Client => matches!(self, Self::Dropped | Self::Cancelled(_)),
+            Excuse::Install => matches!(self, Self::GaveUp(CancelReason::NotInstalled)),
+            Excuse::Client => matches!(self, Self::Dropped | Self::GaveUp(CancelReason::ClientGone)),
             Excuse::Expiry => {
                 refused(&[RefuseCode::Expired, RefuseCode::Internal])
-                    || matches!(self, Self::Failed(Failure::Expired { .. }) | Self::Ledger(LedgerRefusal::Expired))
+                    || matches!(failure, Some(Failure::Expired { .. }))
+                    || matches!(self, Self::Ledger(LedgerRefusal::Expired))
                     || told(RefuseCode::Expired)
             }
             Excuse::Trust => matches!(self, Self::Untrusted),
             Excuse::Network | Excuse::Process | Excuse::Nonce | Excuse::Recording => true,
         };
         if is_right { Ok(()) } else { Err("the reason is another") }
+    }
+}
+
+fn mark_of_error(error: &NotBrought) -> Option<Mark> {
+    match error {
+        NotBrought::Refused(refuse) => mark_of_refusal(refuse.code),
+        NotBrought::Cancelled(_) => Some(Mark::CancelledBySender),
+        NotBrought::Failed(failure) | NotBrought::Request(RequestError::Plan(failure)) => mark_of_failure(failure),
+        NotBrought::Request(_) | NotBrought::OtherPages { .. } => None,
     }
 }

@@ -1,14 +1,15 @@
-//! The decoder, driven as by its real caller: it sends a request, enters the accepted handoff in the ledger before it
-//! takes a page, stages the pages, and publishes all of them or none. If anything fails, it computes the prompt itself.
+//! The decoder: it carries out the effects of the same core as the real one does, with a ledger, an engine and lists of
+//! its world, and checks what comes. If anything fails, it computes the prompt itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use muser_handoff::{DecoderCore, DecoderEffect, Order};
 use muser_kv::{KvIdentity, Realm};
 use muser_ledger::Ledger;
-use muser_wire::{
-    Accept, CancelReason, Codecs, HandoffId, Identity, Node, Receiver, ReceiverEvent, ReceiverSettings, Request, Stats,
-};
+use muser_trust::identity::NodeId;
+use muser_trust::judgement::TrustError;
+use muser_wire::{CancelReason, Codecs, HandoffId, Identity, MacKeys, Node, ReceiverSettings, Request};
 
 use crate::attempt::{Asked, Attempt, End, Excuse, Job};
 use crate::change::{Armed, SPARE_KEYS, Step};
@@ -96,17 +97,6 @@ pub(crate) enum Choice {
     Fallback,
 }
 
-/// Owned form of a [`ReceiverEvent`], reduced to what the decoder reacts to.
-enum Heard {
-    Ready,
-    Accepted(Accept),
-    Complete(Stats),
-    End(End),
-    /// The client left between two pages.
-    ClientGone,
-    Nothing,
-}
-
 impl Decoder {
     pub(crate) fn new(index: usize, producers: usize, identity: Identity, context: &mut Context) -> Self {
         let nonces = fastrand::Rng::with_seed(context.random.u64(..));
@@ -164,7 +154,7 @@ impl Decoder {
         for producer in producers {
             let own = || lanes.iter().enumerate().filter(|(_, lane)| self.has(lane) && lane.producer == producer);
             let idle = own().find(|(_, lane)| {
-                lane.receiver.as_ref().is_some_and(|end| end.machine.is_idle() && end.attempt.is_none())
+                lane.receiver.as_ref().is_some_and(|end| end.core.is_idle() && end.attempt.is_none())
             });
             if let Some((place, _)) = idle {
                 return Choice::Lane(place);
@@ -176,25 +166,27 @@ impl Decoder {
         Choice::Wait
     }
 
-    /// Opens the connection with this number for an attempt.
-    pub(crate) fn connect(&self, attempt: Attempt, lane: u32, context: &mut Context) -> ReceiverEnd {
+    /// Opens the connection with this number to a node, for an attempt.
+    pub(crate) fn connect(&self, attempt: Attempt, lane: u32, node: NodeId, context: &mut Context) -> ReceiverEnd {
         let plan = context.shape.plan(1, 0).map_or(0, |plan| plan.body_bytes_min());
         let settings = ReceiverSettings {
             node: self.node,
             lane: binding(lane),
-            keys: self.keys.mac_keys(),
+            // Those of each moment come with each request.
+            keys: MacKeys::default(),
             pages_bytes_max: u32::try_from(plan).unwrap_or(u32::MAX) + context.random.u32(0..2000),
             stall_limit_ms: context.stall_limit_ms,
         };
-        let machine = Receiver::connect(settings, context.now_ms);
-        ReceiverEnd { machine, attempt: Some(attempt), moved_ms: context.now_ms, tick_at_ms: context.now_ms }
+        let core = DecoderCore::connect(settings, node.0, context.now_ms);
+        let (moved_ms, tick_at_ms) = (context.now_ms, context.now_ms);
+        ReceiverEnd { core, attempt: Some(attempt), acknowledged_by_ms: None, moved_ms, tick_at_ms }
     }
 
     /// Drives the receiver of a lane: reads, checks deadlines, writes.
     pub(crate) fn drive(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
-        if let Some(stats) = attempt.and_then(|attempt| attempt.asked.as_mut()?.complete.take()) {
-            self.complete(&stats, lane, context)?;
+        if let Some(key_id) = attempt.and_then(|attempt| attempt.asked.as_mut()?.complete.take()) {
+            self.complete(key_id, lane, context)?;
         }
         self.read(lane, context)?;
         self.keep_time(lane, context)?;
@@ -210,7 +202,7 @@ impl Decoder {
 
     /// Sends the request of the attempt that waits on a lane that is ready.
     pub(crate) fn ask(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
-        if context.trust_changes && self.judge_anew(lane.node, None, context).is_err() {
+        if self.judge_anew(lane.node, None, context).is_err() {
             context.mark(Mark::UntrustedWhenAsking);
             lane.excuse_attempt(Excuse::Trust);
             self.end(lane, End::Untrusted, context)?;
@@ -220,9 +212,6 @@ impl Decoder {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Ok(()) };
         let request = self.request(attempt, context);
-        if context.trust_changes {
-            end.machine.set_keys(self.keys.mac_keys());
-        }
         let plan = match context.shape.plan(rows_of(&request.tokens), request.held_pages) {
             Ok(plan) => plan,
             Err(error) => return Err(Violation::Call { call: "plan", error: error.to_string() }),
@@ -231,26 +220,17 @@ impl Decoder {
             let (rows, held) = (request.tokens.len(), request.held_pages);
             format!("lane {}: job {} asks for {rows} rows, holds {held} pages", lane.id, attempt.job.id)
         });
-        if let Err(refused) = end.machine.request(request.clone(), context.now_ms) {
-            return self.end(lane, End::NotAsked(refused), context);
+        let expiry_unix_ms = self.ledger_ms(context.now_ms) + u64::from(request.expires_in_ms);
+        let order = Order { request: request.clone(), plan: plan.clone(), expiry_unix_ms };
+        if let Err(refused) = end.core.request(order, self.keys.mac_keys(), context.now_ms) {
+            return self.end(lane, End::NotBrought(refused.into()), context);
         }
-        end.moved_ms = context.now_ms;
-        let (asked_unix_ms, due_ms) =
-            (self.ledger_ms(context.now_ms), context.now_ms + u64::from(request.expires_in_ms));
+        (end.moved_ms, end.acknowledged_by_ms) = (context.now_ms, None);
+        let due_ms = context.now_ms + u64::from(request.expires_in_ms);
         let pages = Default::default();
         let origin = context.trust_changes.then(|| self.origin(&attempt.job, &request, lane.node, context));
-        attempt.asked = Some(Asked {
-            request,
-            plan,
-            asked_unix_ms,
-            due_ms,
-            accepted: None,
-            recorded: false,
-            cancelled: false,
-            pages,
-            complete: None,
-            origin,
-        });
+        attempt.asked =
+            Some(Asked { request, plan, due_ms, accepted: None, recorded: false, pages, complete: None, origin });
         let depends = attempt.asked.as_ref().and_then(|asked| asked.origin.as_ref()).map(|origin| &origin.depends);
         if let Some(depends) = depends {
             self.check_use(&attempt.job, depends)?;
@@ -367,7 +347,7 @@ impl Decoder {
         let handoff = HandoffId(std::array::from_fn(|_| self.nonces.u8(..)));
         let nonce = std::array::from_fn(|_| self.nonces.u8(..));
         let mut expires_in_ms = self.nonces.u32(EXPIRES_IN_MS / 2..EXPIRES_IN_MS);
-        if context.fault_in(25) {
+        if context.fault_in(15) {
             expires_in_ms = context.random.u32(0..150);
             attempt.excuses.insert(Excuse::Expiry);
             context.mark(Mark::ShortExpiry);
@@ -383,16 +363,13 @@ impl Decoder {
         }
         let codecs = if context.random.bool() { Codecs::ALL } else { Codecs::NONE_ONLY };
         let realm = attempt.job.realm.1.for_handoffs();
-        Request { handoff, key_id, nonce, expires_in_ms, held_pages, held_name, codecs, realm, tokens }
+        let request = Request::new(handoff, key_id, nonce, tokens);
+        Request { expires_in_ms, held_pages, held_name, codecs, realm, ..request }
     }
 
     fn read(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         loop {
-            while self.fired.is_empty()
-                && let Some(heard) = self.hear(lane, context)?
-            {
-                self.act(heard, lane, context)?;
-            }
+            while self.fired.is_empty() && self.carry_out_one(lane, context)? {}
             // A change, and the question of trust, come before what was not read yet.
             let asked = lane.receiver.as_ref().and_then(|end| end.attempt.as_ref()?.asked.as_ref());
             if !self.fired.is_empty() || asked.is_some_and(|asked| asked.complete.is_some()) {
@@ -404,95 +381,59 @@ impl Decoder {
                 if !lane.to_receiver.is_drained() {
                     return Ok(());
                 }
-                end.machine.ended();
+                end.core.ended();
                 continue;
             }
             let bite = arrived.len().min(context.random.usize(1..=lane.bite));
-            let taken = end.machine.take_bytes(&arrived[..bite], context.now_ms);
+            let taken = end.core.take_bytes(&arrived[..bite], context.now_ms);
             arrived.drain(..taken);
-            // Without an event that waits, no byte is taken only while the ledger is awaited.
-            if taken == 0 && !end.machine.is_closed() {
+            // Without an effect that waits, no byte is taken only while the ledger is awaited.
+            if taken == 0 && !end.core.is_spent() {
                 return Ok(());
             }
             end.moved_ms = context.now_ms;
         }
     }
 
-    /// The next event of the receiver other than a page; pages are staged on the way.
-    fn hear(&mut self, lane: &mut Lane, context: &mut Context) -> Result<Option<Heard>, Violation> {
-        let Some(end) = &mut lane.receiver else { return Ok(None) };
-        loop {
-            return Ok(Some(match end.machine.poll_event() {
-                None => return Ok(None),
-                Some(ReceiverEvent::Page { layer, page, bytes }) => {
-                    let Some(attempt) = &mut end.attempt else { return Err(Violation::PageNotDue { layer, page }) };
-                    attempt.take_page((layer, page), bytes)?;
-                    self.reach(Step::Page, lane.producer);
-                    if !self.fired.is_empty() {
-                        return Ok(Some(Heard::Nothing));
-                    }
-                    if !context.fault_in(400) {
-                        continue;
-                    }
-                    Heard::ClientGone
-                }
-                Some(ReceiverEvent::Ready(_)) => Heard::Ready,
-                Some(ReceiverEvent::Accepted(accept)) => Heard::Accepted(accept),
-                Some(ReceiverEvent::Complete(stats)) => Heard::Complete(stats),
-                Some(ReceiverEvent::Refused(refuse)) => Heard::End(End::Refused(refuse)),
-                Some(ReceiverEvent::Cancelled(cancel)) => Heard::End(End::Cancelled(cancel)),
-                Some(ReceiverEvent::Failed(failure)) => Heard::End(End::Failed(failure)),
-                Some(ReceiverEvent::Progress(_) | ReceiverEvent::Pong(_)) => Heard::Nothing,
-            }));
-        }
-    }
-
-    fn act(&mut self, heard: Heard, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
-        match heard {
-            Heard::Nothing => Ok(()),
-            Heard::ClientGone => {
-                if let Some(attempt) = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut()) {
+    /// Carries out the next effect of a lane's core; false if there is none.
+    fn carry_out_one(&mut self, lane: &mut Lane, context: &mut Context) -> Result<bool, Violation> {
+        let Some(end) = &mut lane.receiver else { return Ok(false) };
+        match end.core.poll_effect() {
+            None => return Ok(false),
+            Some(DecoderEffect::Install { layer, page, bytes }) => {
+                let Some(attempt) = &mut end.attempt else { return Err(Violation::PageNotDue { layer, page }) };
+                attempt.take_page((layer, page), bytes)?;
+                self.reach(Step::Page, lane.producer);
+                if self.fired.is_empty() && context.fault_in(400) {
                     attempt.excuses.insert(Excuse::Client);
                     attempt.job.gone_at_ms = Some(context.now_ms);
+                    context.mark(Mark::ClientGoneBetweenPages);
+                    let reason = CancelReason::ClientGone;
+                    self.give_up(lane, reason, End::GaveUp(reason), context)?;
                 }
-                context.mark(Mark::ClientGoneBetweenPages);
-                self.cancel(lane, CancelReason::ClientGone, context)
             }
-            Heard::Ready => self.ask(lane, context),
-            Heard::Accepted(accept) => {
-                let slow_ms = if context.once_in(10) { 150 } else { 20 };
+            Some(DecoderEffect::Ready) => self.ask(lane, context)?,
+            Some(DecoderEffect::Record(entry)) => {
+                let slow_ms = if context.once_in(5) { 150 } else { 20 };
                 let at_ms = context.now_ms + context.random.u64(0..slow_ms);
-                let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
-                if let Some(asked) = attempt.and_then(|attempt| attempt.asked.as_mut()) {
-                    asked.accepted = Some((accept, at_ms));
+                if let Some(asked) = end.attempt.as_mut().and_then(|attempt| attempt.asked.as_mut()) {
+                    asked.accepted = Some((entry, at_ms));
                 }
-                Ok(())
             }
-            Heard::Complete(stats) if context.trust_changes => {
-                let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
-                let asked = attempt.and_then(|attempt| attempt.asked.as_mut());
-                asked.into_iter().for_each(|asked| asked.complete = Some(stats));
+            Some(DecoderEffect::AskTrust { key_id }) if context.trust_changes => {
+                if let Some(asked) = end.attempt.as_mut().and_then(|attempt| attempt.asked.as_mut()) {
+                    asked.complete = Some(key_id);
+                }
                 self.reach(Step::Complete, lane.producer);
-                Ok(())
             }
-            Heard::Complete(stats) => self.complete(&stats, lane, context),
-            Heard::End(end) => {
-                let has_failed = matches!(end, End::Failed(_));
-                if let End::Cancelled(_) = end {
-                    let asked = lane.receiver.as_ref().and_then(|end| end.attempt.as_ref()?.asked.as_ref());
-                    // Without an attempt, the ledger's refusal was its end already.
-                    let mark = |asked: &Asked| {
-                        if asked.cancelled { Mark::CancelledByReceiver } else { Mark::CancelledBySender }
-                    };
-                    asked.map(mark).into_iter().for_each(|mark| context.mark(mark));
-                }
-                self.end(lane, end, context)?;
-                if has_failed {
-                    self.close(lane, context);
-                }
-                Ok(())
-            }
+            Some(DecoderEffect::AskTrust { key_id }) => self.complete(key_id, lane, context)?,
+            Some(DecoderEffect::End(error)) => self.end(lane, End::NotBrought(error), context)?,
+            Some(DecoderEffect::Computed { .. } | DecoderEffect::Rested) => {}
         }
+        if lane.receiver.as_ref().is_some_and(|end| end.core.is_spent() && end.attempt.is_none()) {
+            self.close(lane, context);
+        }
+        Ok(true)
     }
 
     /// Closes this end, after sending the receiver's remaining output as far as the pipe has room.
@@ -502,19 +443,37 @@ impl Decoder {
         lane.to_sender.finish();
     }
 
-    /// Publishes the pages of a complete handoff and acknowledges it, unless the installation fails.
-    fn complete(&mut self, stats: &Stats, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
-        let Some(end) = &mut lane.receiver else { return Ok(()) };
-        let Some(attempt) = &mut end.attempt else { return Err(Violation::PageCount { got: stats.pages, want: 0 }) };
+    /// Publishes the pages of a handoff under this key, all of which arrived, and acknowledges it, unless the
+    /// installation fails or the producer is not trusted any more.
+    fn complete(&mut self, key_id: u32, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+        let attempt = lane.receiver.as_mut().and_then(|end| end.attempt.as_mut());
+        let Some(attempt) = attempt else { return Err(Violation::PageCount { got: 0, want: 0 }) };
         attempt.check_whole(lane.lies, context)?;
-        if stats.times != times(stats.times.queue_us) {
-            return Err(Violation::WrongTimes);
-        }
         if context.fault_in(25) {
             attempt.excuses.insert(Excuse::Install);
             context.mark(Mark::InstallFailed);
-            return self.cancel(lane, CancelReason::NotInstalled, context);
+            let reason = CancelReason::NotInstalled;
+            return self.give_up(lane, reason, End::GaveUp(reason), context);
         }
+        let read_at = match self.judge_anew(lane.node, Some(key_id), context) {
+            Ok(read_at) => read_at,
+            Err(error) => {
+                context.mark(Mark::UntrustedWhenComplete);
+                if matches!(error, TrustError::Key(_)) {
+                    context.mark(Mark::UntrustedKey);
+                }
+                self.end(lane, End::Untrusted, context)?;
+                self.close(lane, context);
+                return Ok(());
+            }
+        };
+        let Some(end) = &mut lane.receiver else { return Ok(()) };
+        let told = end.core.trusted();
+        let stats = told.map_err(|error| Violation::Call { call: "trusted", error: error.to_string() })?;
+        if stats.times != times(stats.times.queue_us) {
+            return Err(Violation::WrongTimes);
+        }
+        let Some(attempt) = &mut end.attempt else { return Ok(()) };
         if let Some(asked) = &attempt.asked {
             let marks = [
                 (Mark::CompletedPacked, stats.stored_bytes < stats.payload_bytes),
@@ -524,32 +483,31 @@ impl Decoder {
             marks.into_iter().filter(|(_, met)| *met).for_each(|(mark, _)| context.mark(mark));
         }
         if context.trust_changes {
-            return self.complete_trusted(lane, context);
+            return self.bring(lane, read_at, context);
         }
         let (job, asked) = (attempt.job.clone(), attempt.asked.as_mut());
         let pages = asked.map_or_else(Default::default, |asked| std::mem::take(&mut asked.pages));
         let pages = pages.into_iter().map(|(at, bytes)| (at, Page { bytes, ..Page::default() }));
         self.store(&job).publish(&context.shape, &job.tokens, pages);
-        let told = end.machine.installed();
-        told.map_err(|error| Violation::Call { call: "installed", error: error.to_string() })?;
         self.end(lane, End::Complete, context)
     }
 
-    /// Cancels the attempt under way; its end follows.
-    pub(crate) fn cancel(
+    /// Gives the handoff under way up, and ends the attempt. The producer has to acknowledge that within the stall limit.
+    pub(crate) fn give_up(
         &mut self,
         lane: &mut Lane,
         reason: CancelReason,
+        ended: End,
         context: &mut Context,
     ) -> Result<(), Violation> {
-        let Some(end) = &mut lane.receiver else { return Ok(()) };
-        // A refusal means that the machine closed or that the end of the handoff is about to be told.
-        if end.machine.cancel(reason, context.now_ms).is_ok() {
-            end.moved_ms = context.now_ms;
-            if let Some(asked) = end.attempt.as_mut().and_then(|attempt| attempt.asked.as_mut()) {
-                (asked.cancelled, asked.accepted, asked.complete) = (true, None, None);
-                asked.due_ms = context.now_ms + context.stall_limit_ms;
-            }
+        if let Some(end) = &mut lane.receiver {
+            end.core.give_up(reason, context.now_ms);
+            (end.moved_ms, end.acknowledged_by_ms) = (context.now_ms, Some(context.now_ms + context.stall_limit_ms));
+        }
+        self.end(lane, ended, context)?;
+        // It was over before, which nobody is told any more.
+        if lane.receiver.as_ref().is_some_and(|end| end.core.is_spent()) {
+            self.close(lane, context);
         }
         Ok(())
     }
@@ -559,7 +517,7 @@ impl Decoder {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         if end.tick_at_ms <= context.now_ms {
             end.tick_at_ms = context.now_ms + TICK_MS;
-            end.machine.tick(context.now_ms);
+            end.core.tick(context.now_ms);
         }
         let Some(attempt) = &mut end.attempt else { return Ok(()) };
         let due = attempt.asked.as_ref().filter(|asked| !asked.recorded).and_then(|asked| asked.accepted);
@@ -567,7 +525,8 @@ impl Decoder {
             if attempt.excuses.insert(Excuse::Client) {
                 context.mark(Mark::ClientGone);
                 if attempt.asked.is_some() && context.random.bool() {
-                    return self.cancel(lane, CancelReason::ClientGone, context);
+                    let reason = CancelReason::ClientGone;
+                    return self.give_up(lane, reason, End::GaveUp(reason), context);
                 }
                 self.end(lane, End::Dropped, context)?;
                 self.close(lane, context);
@@ -575,8 +534,8 @@ impl Decoder {
             return Ok(());
         }
         match due {
-            Some((accept, at_ms)) if at_ms <= context.now_ms && !end.machine.is_closed() => {
-                self.record(&accept, lane, context)
+            Some((entry, at_ms)) if at_ms <= context.now_ms && !end.core.is_spent() => {
+                self.record(entry, lane, context)
             }
             _ => Ok(()),
         }

@@ -230,8 +230,8 @@ impl World {
                     self.decoders[index].trust.revoke_key(id);
                 }
                 let keys = &mut self.decoders[index].keys;
-                // A key that is active already has not to be spread.
-                if state != KeyState::VerifyOnly || keys.active() != Some(id) {
+                // A key that is active already has not to be spread, and one that was revoked never comes back.
+                if !keys.has_revoked(id) && (state != KeyState::VerifyOnly || keys.active() != Some(id)) {
                     keys.set(id, state);
                 }
             }
@@ -246,18 +246,13 @@ impl World {
         self.spread_keys(node);
     }
 
-    /// Gives the state machines of a node its current keys.
+    /// Gives the state machines of a producer its current keys.
     fn spread_keys(&mut self, node: NodeIndex) {
         for lane in self.lanes.iter_mut().filter(|lane| is_of(lane, node)) {
-            match node {
-                NodeIndex::Decoder(index) => {
-                    let keys = self.decoders[index].keys.mac_keys();
-                    lane.receiver.iter_mut().for_each(|end| end.machine.set_keys(keys.clone()));
-                }
-                NodeIndex::Producer(index) => {
-                    let keys = self.producers[index].keys.mac_keys();
-                    lane.sender.iter_mut().for_each(|end| end.machine.set_keys(keys.clone()));
-                }
+            // A decoder takes those of the moment with each request.
+            if let NodeIndex::Producer(index) = node {
+                let keys = self.producers[index].keys.mac_keys();
+                lane.sender.iter_mut().for_each(|end| end.core.set_keys(keys.clone()));
             }
         }
     }

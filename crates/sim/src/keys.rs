@@ -27,6 +27,11 @@ impl KeyTable {
         matches!(self.states.get(&id), Some(KeyState::Active | KeyState::VerifyOnly))
     }
 
+    /// True if key `id` was revoked here.
+    pub(crate) fn has_revoked(&self, id: u32) -> bool {
+        self.states.get(&id) == Some(&KeyState::Revoked)
+    }
+
     /// Keys that are not revoked.
     pub(crate) fn ids(&self) -> Vec<u32> {
         self.states.iter().filter(|(_, state)| **state != KeyState::Revoked).map(|(id, _)| *id).collect()

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use muser_handoff::{DecoderCore, ProducerCore};
 use muser_trust::identity::NodeId;
-use muser_wire::{LaneBinding, Limits, Receiver, Sender};
+use muser_wire::{LaneBinding, Limits};
 
 use crate::attempt::{Attempt, Excuse};
 use crate::context::{Context, STEP_MS_MAX, TICK_MS};
@@ -38,8 +39,10 @@ pub(crate) struct Lane {
 /// The decoder's end.
 #[derive(Debug)]
 pub(crate) struct ReceiverEnd {
-    pub(crate) machine: Receiver,
+    pub(crate) core: DecoderCore,
     pub(crate) attempt: Option<Attempt>,
+    /// Time up to which the producer has to acknowledge the end of a handoff that was given up.
+    pub(crate) acknowledged_by_ms: Option<u64>,
     /// Time at which a byte last moved or a call restarted the idle timeout.
     pub(crate) moved_ms: u64,
     pub(crate) tick_at_ms: u64,
@@ -48,7 +51,7 @@ pub(crate) struct ReceiverEnd {
 /// The producer's end.
 #[derive(Debug)]
 pub(crate) struct SenderEnd {
-    pub(crate) machine: Sender,
+    pub(crate) core: ProducerCore,
     pub(crate) work: Option<Work>,
     pub(crate) moved_ms: u64,
     pub(crate) tick_at_ms: u64,
@@ -63,9 +66,9 @@ impl Lane {
     /// True when no handoff runs and no byte is in flight in either direction.
     pub(crate) fn rests(&self) -> bool {
         let (receiver, sender) = (self.receiver.as_ref(), self.sender.as_ref());
-        let asked = receiver.map_or(&[][..], |end| end.machine.output());
-        let answered = sender.map_or(&[][..], |end| end.machine.output());
-        receiver.is_none_or(|end| end.attempt.is_none() && end.machine.is_idle() && self.to_receiver.is_quiet(answered))
+        let asked = receiver.map_or(&[][..], |end| end.core.output());
+        let answered = sender.map_or(&[][..], |end| end.core.output());
+        receiver.is_none_or(|end| end.attempt.is_none() && end.core.is_idle() && self.to_receiver.is_quiet(answered))
             && sender.is_none_or(|end| end.work.is_none() && self.to_sender.is_quiet(asked))
     }
 
@@ -91,12 +94,12 @@ impl Lane {
     /// Moves the receiver's output into its pipe, as far as there is room.
     pub(crate) fn carry_to_sender(&mut self, context: &mut Context) {
         let Some(end) = &mut self.receiver else { return };
-        let bytes = some_of(end.machine.output(), &self.to_sender, context);
+        let bytes = some_of(end.core.output(), &self.to_sender, context);
         if bytes == 0 {
             return;
         }
-        let (broken, struck) = self.to_sender.write(&end.machine.output()[..bytes], context);
-        end.machine.output_sent(bytes, context.now_ms);
+        let (broken, struck) = self.to_sender.write(&end.core.output()[..bytes], context);
+        end.core.output_sent(bytes, context.now_ms);
         end.moved_ms = context.now_ms;
         self.suffer(broken, struck, context);
     }
@@ -104,12 +107,12 @@ impl Lane {
     /// Moves the sender's output into its pipe, as far as there is room.
     pub(crate) fn carry_to_receiver(&mut self, context: &mut Context) {
         let Some(end) = &mut self.sender else { return };
-        let bytes = some_of(end.machine.output(), &self.to_receiver, context);
+        let bytes = some_of(end.core.output(), &self.to_receiver, context);
         if bytes == 0 {
             return;
         }
-        let (broken, struck) = self.to_receiver.write(&end.machine.output()[..bytes], context);
-        end.machine.output_sent(bytes, context.now_ms);
+        let (broken, struck) = self.to_receiver.write(&end.core.output()[..bytes], context);
+        end.core.output_sent(bytes, context.now_ms);
         end.moved_ms = context.now_ms;
         self.suffer(broken, struck, context);
     }
@@ -149,23 +152,28 @@ impl Lane {
         let forged = if is_forged { usize::try_from(Limits::CONTROL_BYTES_MAX).unwrap_or(usize::MAX) } else { 0 };
         if let (Some(end), Some(awake_ms)) = (&self.receiver, receiver) {
             let waits = end.attempt.as_ref().is_none_or(|attempt| !attempt.awaits_ledger());
-            if !end.machine.is_idle() && !end.machine.is_closed() && waits {
-                late("receiver", end.moved_ms.max(awake_ms), context.stall_limit_ms + slack_ms)?;
+            if !end.core.is_idle() && !end.core.is_spent() {
+                if waits {
+                    late("receiver", end.moved_ms.max(awake_ms), context.stall_limit_ms + slack_ms)?;
+                }
+                if let Some(acknowledged_by_ms) = end.acknowledged_by_ms {
+                    late("receiver", acknowledged_by_ms.max(awake_ms), slack_ms)?;
+                }
             }
             if let Some(asked) = end.attempt.as_ref().and_then(|attempt| attempt.asked.as_ref()) {
                 late("receiver", asked.due_ms.max(awake_ms), slack_ms)?;
             }
-            large("receiver", end.machine.buffer_bytes(), RECEIVER_BYTES_MAX + forged)?;
+            large("receiver", end.core.buffer_bytes(), RECEIVER_BYTES_MAX + forged)?;
         }
         if let (Some(end), Some(awake_ms)) = (&self.sender, sender) {
             if let Some(work) = &end.work {
                 let limit_ms = context.stall_limit_ms + slack_ms;
                 late("sender", (work.began_ms + work.expires_in_ms()).max(awake_ms), limit_ms)?;
             }
-            if !end.machine.output().is_empty() && !end.machine.is_closed() && end.work.is_some() {
+            if !end.core.output().is_empty() && !end.core.is_closed() && end.work.is_some() {
                 late("sender", end.moved_ms.max(awake_ms), context.stall_limit_ms + slack_ms)?;
             }
-            large("sender", end.machine.buffer_bytes(), sender_bytes_max(end) + forged)?;
+            large("sender", end.core.buffer_bytes(), sender_bytes_max(end) + forged)?;
         }
         Ok(())
     }
@@ -223,5 +231,5 @@ const RECEIVER_BYTES_MAX: usize = 16 << 10;
 /// Buffer limit of a sender: twice the backlog plus one frame, because a buffer grows by doubling, plus control
 /// messages.
 fn sender_bytes_max(end: &SenderEnd) -> usize {
-    2 * (BACKLOG_BYTES_MAX + end.machine.frame_bytes_max() as usize) + (8 << 10)
+    2 * (BACKLOG_BYTES_MAX + end.core.frame_bytes_max() as usize) + (8 << 10)
 }

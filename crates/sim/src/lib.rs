@@ -1,5 +1,5 @@
-//! Deterministic simulation of handoffs: producers and decoders over the wire core and the replay ledger, with a
-//! network, disks and a clock driven by a seed.
+//! Deterministic simulation of handoffs: producers and decoders over the cores of `muser-handoff` and the replay ledger,
+//! with a network, disks and a clock driven by a seed.
 //!
 //! [`run`] plays one seed and checks the invariants; [`run_seeds`] plays many and counts their events. The same seed
 //! always gives the same story.
@@ -9,7 +9,7 @@
 //! - `disk` is the ledger's storage, which forgets, tears and fails.
 //! - `trust` is what a decoder knows of its producers, `change` what happens to that at which step of a handoff, and `turn`
 //!   the engine's: whether pages that came become visible is asked of the real judgement, and checked against what happened.
-//! - `decoder` and `producer` call the state machines as the real callers do, `lane` is a connection between them.
+//! - `decoder` and `producer` carry out what the cores of the two ends ask for, and `lane` is a connection between them.
 //! - `world` lets time pass and processes die, `coverage` counts, `runner` plays many seeds.
 //!
 //! There is no socket and no clock here, and no thread but to play seeds side by side.

@@ -1,14 +1,14 @@
-//! The producer, driven as by its real caller: it accepts or refuses requests, sends pages in any order once their last
-//! row is computed, and ends with the commit.
+//! The producer: it carries out the effects of the same core as the real one does, with an engine of its world that takes
+//! its time, fails, and completes pages in batches of any size.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::sync::Arc;
 
+use muser_handoff::{CacheShape, ProducerCore, ProducerEffect, ReadyPages, SendStep};
 use muser_kv::{KvIdentity, PrefixScope};
 use muser_trust::identity::NodeId;
 use muser_wire::{
-    Acceptance, CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, Sender, SenderEvent,
-    SenderSettings, SenderTimes,
+    CancelReason, Codecs, HandoffPlan, Identity, Node, RefuseCode, Request, SendError, SenderSettings, SenderTimes,
 };
 
 use crate::attempt::Excuse;
@@ -16,7 +16,7 @@ use crate::context::{Context, TICK_MS};
 use crate::coverage::{Mark, mark_of_failure};
 use crate::keys::KeyTable;
 use crate::lane::{Lane, SenderEnd, binding};
-use crate::shape::PageName;
+use crate::shape::{PageName, Shape};
 use crate::store::rows_of;
 use crate::violation::Violation;
 
@@ -55,20 +55,42 @@ fn node_of(decoder: usize) -> NodeId {
 pub(crate) struct Work {
     request: Request,
     asker: Option<Asker>,
-    plan: HandoffPlan,
-    pages: BTreeMap<(u16, u32), Vec<u8>>,
     pub(crate) began_ms: u64,
     /// Start of the computation; `row_ms` is the time for each row.
     starts_ms: u64,
     row_ms: u64,
     reused_rows: u32,
     rows_done: u32,
+    /// Rows and pages, from the first, that were passed on.
     rows_told: u32,
-    is_accepted: bool,
-    /// Frames not sent yet: layer group and page range.
-    frames: Vec<(u8, Range<u32>)>,
+    pages_told: u32,
+    is_started: bool,
     /// Row at which the engine fails; `None` if it does not.
     fails_at_row: Option<u32>,
+}
+
+/// Pages that the engine completed together, by layer and absolute index.
+#[derive(Debug)]
+struct Batch(BTreeMap<(u16, u32), Vec<u8>>);
+
+impl ReadyPages for Batch {
+    fn bytes(&self, layer: u16, page: u32) -> Option<&[u8]> {
+        self.0.get(&(layer, page)).map(Vec::as_slice)
+    }
+}
+
+impl CacheShape for Shape {
+    fn page_rows(&self) -> u32 {
+        self.page_rows
+    }
+
+    fn name(&self, tokens: &[u32], pages: u32) -> Option<[u8; 32]> {
+        self.names(tokens).get((pages as usize).checked_sub(1)?).copied()
+    }
+
+    fn plan(&self, rows: u32, held_pages: u32) -> Option<HandoffPlan> {
+        Self::plan(self, rows, held_pages).ok()
+    }
 }
 
 impl Work {
@@ -107,8 +129,8 @@ impl Producer {
         self.frozen_until_ms = self.frozen_until_ms.min(now_ms);
     }
 
-    /// Takes the connection with this number.
-    pub(crate) fn accept(&self, lane: u32, context: &mut Context) -> SenderEnd {
+    /// Takes the connection with this number, of the decoder with this node id.
+    pub(crate) fn accept(&self, lane: u32, peer: [u8; 32], context: &mut Context) -> SenderEnd {
         let least = context.shape.plan(1, 0).map_or(0, |plan| plan.body_bytes_min());
         let settings = SenderSettings {
             node: self.node,
@@ -122,7 +144,9 @@ impl Producer {
             stall_limit_ms: context.stall_limit_ms,
         };
         let (moved_ms, tick_at_ms) = (context.now_ms, context.now_ms);
-        SenderEnd { machine: Sender::new(settings, context.now_ms), work: None, moved_ms, tick_at_ms }
+        // Frames as long as both ends' limits allow.
+        let core = ProducerCore::new(settings, peer, u32::MAX, context.now_ms);
+        SenderEnd { core, work: None, moved_ms, tick_at_ms }
     }
 
     /// Drives the sender of a lane; `busy` handoffs are under way over all lanes.
@@ -136,15 +160,13 @@ impl Producer {
         let Some(end) = &mut lane.sender else { return Ok(()) };
         if end.tick_at_ms <= context.now_ms {
             end.tick_at_ms = context.now_ms + TICK_MS;
-            end.machine.tick(context.now_ms);
-            if end.work.is_some() {
-                end.machine.ping(context.now_ms);
-            }
+            end.core.tick(context.now_ms);
         }
         lane.carry_to_receiver(context);
-        let is_done = lane.sender.as_ref().is_some_and(|end| {
-            end.machine.is_closed() && (end.machine.output().is_empty() || lane.to_receiver.room() == 0)
-        });
+        let is_done = lane
+            .sender
+            .as_ref()
+            .is_some_and(|end| end.core.is_closed() && (end.core.output().is_empty() || lane.to_receiver.room() == 0));
         if is_done {
             lane.sender = None;
             lane.to_receiver.finish();
@@ -154,20 +176,20 @@ impl Producer {
 
     fn read(&mut self, lane: &mut Lane, busy: usize, context: &mut Context) -> Result<(), Violation> {
         loop {
-            while let Some(event) = lane.sender.as_mut().and_then(|end| end.machine.poll_event()) {
-                self.hear(event, lane, busy, context)?;
+            while let Some(effect) = lane.sender.as_mut().and_then(|end| end.core.poll_effect()) {
+                self.carry_out(effect, lane, busy, context)?;
             }
             let Some(end) = &mut lane.sender else { return Ok(()) };
             let arrived = &mut lane.to_sender.arrived;
             if arrived.is_empty() {
-                if lane.to_sender.is_drained() && !end.machine.is_closed() {
-                    end.machine.ended();
+                if lane.to_sender.is_drained() && !end.core.is_closed() {
+                    end.core.ended();
                     continue;
                 }
                 return Ok(());
             }
             let bite = arrived.len().min(context.random.usize(1..=lane.bite));
-            let taken = end.machine.take_bytes(&arrived[..bite], context.now_ms);
+            let taken = end.core.take_bytes(&arrived[..bite], context.now_ms);
             arrived.drain(..taken);
             if taken == 0 {
                 return Ok(());
@@ -176,84 +198,59 @@ impl Producer {
         }
     }
 
-    fn hear(
+    fn carry_out(
         &mut self,
-        event: SenderEvent,
+        effect: ProducerEffect,
         lane: &mut Lane,
         busy: usize,
         context: &mut Context,
     ) -> Result<(), Violation> {
         let asker = asker_of(lane);
         let Some(end) = &mut lane.sender else { return Ok(()) };
-        match event {
-            SenderEvent::Request(request) => match self.judge(&request, (lane.decoder, busy), context) {
-                Ok(work) => {
-                    end.work = Some(Work { asker, ..work });
-                    lane.lies = self.lies;
-                    return self.check_scope(&request, lane, context);
+        match effect {
+            ProducerEffect::AskTrust => {
+                let Some(request) = end.core.trusted(&context.shape) else { return Ok(()) };
+                if busy >= self.concurrent_max {
+                    end.core.refuse(RefuseCode::Busy, 100, "not now");
+                    lane.excuse_attempt(Excuse::Busy);
+                    return Ok(());
                 }
-                Err((code, excuse)) => {
-                    let refused = end.machine.refuse(code, 100, "not now");
-                    refused.map_err(|error| Violation::Call { call: "refuse", error: error.to_string() })?;
-                    excuse.into_iter().for_each(|excuse| lane.excuse_attempt(excuse));
-                }
-            },
-            SenderEvent::Installed(_) | SenderEvent::Cancelled(_) => end.work = None,
-            SenderEvent::Failed(failure) => {
+                end.core.submitted(context.bytes());
+                let request = end.work.insert(self.begin(request, lane.decoder, asker, context)).request.clone();
+                lane.lies = self.lies;
+                return self.check_scope(&request, lane, context);
+            }
+            ProducerEffect::Installed | ProducerEffect::Over(None) => end.work = None,
+            ProducerEffect::Over(Some(failure)) => {
                 context.say(|| format!("lane {}: the sender failed: {failure}", lane.id));
                 mark_of_failure(&failure).into_iter().for_each(|mark| context.mark(mark));
                 end.work = None;
             }
-            SenderEvent::Hello(_) | SenderEvent::Pong(_) => {}
         }
         Ok(())
     }
 
-    /// Begins the work on a request, or returns the code to refuse it with and the excuse that this gives the attempt.
-    fn judge(
-        &self,
-        request: &Request,
-        (decoder, busy): (usize, usize),
-        context: &mut Context,
-    ) -> Result<Work, (RefuseCode, Option<Excuse>)> {
-        let shape = context.shape.clone();
-        let (rows, held) = (rows_of(&request.tokens), request.held_pages);
+    /// Begins the work on a request.
+    fn begin(&self, request: Request, decoder: usize, asker: Option<Asker>, context: &mut Context) -> Work {
+        let (shape, rows) = (context.shape.clone(), rows_of(&request.tokens));
+        let known = self.known.get(&self.scope_of(decoder, &request));
         let names = shape.names(&request.tokens);
-        let is_claim_right = held <= rows / shape.page_rows
-            && held.checked_sub(1).is_none_or(|last| names[last as usize] == request.held_name);
-        if !is_claim_right {
-            return Err((RefuseCode::StaleClaim, None));
-        }
-        if busy >= self.concurrent_max {
-            return Err((RefuseCode::Busy, Some(Excuse::Busy)));
-        }
-        let Ok(plan) = shape.plan(rows, held) else { return Err((RefuseCode::TooLong, None)) };
-        let scope = self.scope_of(decoder, request);
-        let known = self.known.get(&scope);
         let known = names.iter().take_while(|name| known.is_some_and(|known| known.contains_key(*name))).count();
         let reused_rows = rows.min(u32::try_from(known).unwrap_or(u32::MAX) * shape.page_rows);
-        let pages = (0u16..).zip(plan.layers()).flat_map(|(layer, range)| range.clone().map(move |page| (layer, page)));
-        let pages = pages.map(|(layer, page)| {
-            let name = &names[page as usize];
-            ((layer, page), if self.lies { shape.wrong_page(layer, name) } else { shape.page(layer, name) })
-        });
-        let pages = pages.collect();
         let fails = context.fault_in(20);
-        Ok(Work {
-            request: request.clone(),
-            asker: None,
-            plan,
-            pages,
+        Work {
+            request,
+            asker,
             began_ms: context.now_ms,
             starts_ms: context.now_ms + context.random.u64(0..60),
             row_ms: context.random.u64(0..6),
             reused_rows,
             rows_done: reused_rows,
             rows_told: 0,
-            is_accepted: false,
-            frames: Vec::new(),
+            pages_told: 0,
+            is_started: false,
             fails_at_row: fails.then(|| context.random.u32(0..=rows)),
-        })
+        }
     }
 
     fn scope_of(&self, decoder: usize, request: &Request) -> KvIdentity {
@@ -274,11 +271,11 @@ impl Producer {
         if is_right { Ok(()) } else { Err(Violation::ScopeCrossed { decoder: lane.decoder }) }
     }
 
-    /// Advances the computation, and accepts the request once it has started.
+    /// Advances the computation, and passes on what the core wants to know of it.
     fn compute(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.sender else { return Ok(()) };
         let Some(work) = &mut end.work else { return Ok(()) };
-        if context.now_ms < work.starts_ms || end.machine.is_closed() {
+        if context.now_ms < work.starts_ms || end.core.is_closed() || !end.core.wants_event() {
             return Ok(());
         }
         let rows = rows_of(&work.request.tokens);
@@ -287,93 +284,91 @@ impl Producer {
         work.rows_done = work.rows_done.max(computed.min(rows));
         if work.fails_at_row.is_some_and(|row| work.rows_done >= row) {
             context.mark(Mark::EngineFailed);
-            return give_up(lane, context);
+            give_up(CancelReason::Internal, lane, context);
+            return Ok(());
         }
-        if !work.is_accepted {
-            let acceptance = Acceptance {
-                nonce: context.bytes(),
-                first_page: work.request.held_pages,
-                reused_rows: work.reused_rows,
-                plan: work.plan.clone(),
-            };
-            match end.machine.accept(acceptance, context.now_ms) {
+        if !work.is_started {
+            match end.core.started(work.reused_rows, context.now_ms) {
                 Ok(()) => {}
                 // The network changed the receiver's announced limit. Encryption would have ended such a lane, and no
                 // handoff can succeed on it.
                 Err(SendError::FrameTooLarge { .. }) if lane.excuses.contains(&Excuse::Network) => {
-                    give_up(lane, context)?;
-                    lane.sender.iter_mut().for_each(|end| end.machine.ended());
+                    end.core.ended();
+                    end.work = None;
                     return Ok(());
                 }
-                Err(error) => return Err(Violation::Call { call: "accept", error: error.to_string() }),
+                Err(error) => return Err(Violation::Call { call: "started", error: error.to_string() }),
             }
-            work.is_accepted = true;
-            work.frames = frames(&work.plan, end.machine.frame_bytes_max(), &mut context.random);
-            end.moved_ms = context.now_ms;
+            (work.is_started, end.moved_ms) = (true, context.now_ms);
         }
         if work.rows_done == rows {
-            let scope = self.scope.realm(node_of(lane.decoder).0, &work.request.realm).identity(&MODEL);
+            let scope = self.scope_of(lane.decoder, &work.request);
             let names = context.shape.names(&work.request.tokens);
             let known = self.known.entry(scope).or_default();
             names.into_iter().for_each(|name| {
                 known.entry(name).or_insert(work.asker);
             });
         }
+        pass_on(work, &mut end.core, rows, lane.lies, context);
         Ok(())
     }
 
-    /// Sends pages whose rows are computed, in any order, then the commit.
+    /// Sends what there is room for, and the commit once everything before it is on its way.
     fn send(&self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
-        let (page_rows, id) = (context.shape.page_rows, lane.id);
+        let id = lane.id;
         let Some(end) = &mut lane.sender else { return Ok(()) };
-        let Some(work) = end.work.as_mut().filter(|work| work.is_accepted) else { return Ok(()) };
-        let rows = rows_of(&work.request.tokens);
-        while end.machine.wants_more() {
-            let sealed =
-                |(_, range): &&(u8, Range<u32>)| range.end.saturating_mul(page_rows).min(rows) <= work.rows_done;
-            let count = work.frames.iter().filter(sealed).count();
-            if count == 0 {
-                break;
-            }
-            let nth = context.random.usize(0..count);
-            let place = work.frames.iter().enumerate().filter(|(_, frame)| sealed(frame)).nth(nth);
-            let place = place.map_or(0, |(place, _)| place);
-            let (group, range) = work.frames.swap_remove(place);
-            let (pages, blank, rows_done) = (&work.pages, vec![0; work.plan.page_bytes() as usize], work.rows_done);
-            // Pages with rows that are not computed yet are sent as zeros.
-            let is_sealed = |page: u32| ((page + 1) * page_rows).min(rows) <= rows_done;
-            let of = |layer, page| if is_sealed(page) { &pages[&(layer, page)][..] } else { &blank[..] };
-            let sent = end.machine.send_pages(group, range, of);
-            sent.map_err(|error| Violation::Call { call: "send_pages", error: error.to_string() })?;
-        }
-        if work.rows_told < work.rows_done && end.machine.wants_more() && context.once_in(3) {
-            let told = end.machine.progress(work.rows_done);
-            told.map_err(|error| Violation::Call { call: "progress", error: error.to_string() })?;
-            work.rows_told = work.rows_done;
-        }
-        if work.frames.is_empty() && work.rows_done == rows && end.machine.wants_more() && !context.once_in(3) {
-            match end.machine.commit(times(context.now_ms), context.now_ms) {
-                Ok(()) => {
-                    context.say(|| format!("lane {id}: committed"));
-                    work.is_accepted = false;
-                    work.starts_ms = u64::MAX;
-                    end.moved_ms = context.now_ms;
-                    if context.fault_in(30) {
-                        context.mark(Mark::EngineFailed);
-                        let ended = end.machine.cancel(CancelReason::ShuttingDown, context.now_ms);
-                        ended.map_err(|error| Violation::Call { call: "cancel", error: error.to_string() })?;
-                        end.work = None;
-                        lane.excuse_attempt(Excuse::Engine);
-                    }
-                }
-                Err(SendError::Key(error)) => {
-                    context.say(|| format!("lane {id}: no commit: {error}"));
-                    end.work = None;
-                }
-                Err(error) => return Err(Violation::Call { call: "commit", error: error.to_string() }),
+        loop {
+            match end.core.send(end.core.output().is_empty(), context.now_ms) {
+                SendStep::Idle => return Ok(()),
+                SendStep::Frame { .. } => {}
+                SendStep::GaveUp(error) => return Err(Violation::Call { call: "send", error: error.to_string() }),
+                SendStep::Commit => break,
             }
         }
-        Ok(())
+        if context.once_in(3) {
+            return Ok(());
+        }
+        match end.core.commit(times(context.now_ms), context.now_ms) {
+            Ok(_) => {
+                context.say(|| format!("lane {id}: committed"));
+                end.moved_ms = context.now_ms;
+                if context.fault_in(30) {
+                    context.mark(Mark::EngineFailed);
+                    give_up(CancelReason::ShuttingDown, lane, context);
+                }
+                Ok(())
+            }
+            Err(SendError::Key(error)) => {
+                context.say(|| format!("lane {id}: no commit: {error}"));
+                end.work = None;
+                Ok(())
+            }
+            Err(error) => Err(Violation::Call { call: "commit", error: error.to_string() }),
+        }
+    }
+}
+
+/// Passes the pages on that were completed since, and the end.
+fn pass_on(work: &mut Work, core: &mut ProducerCore, rows: u32, lies: bool, context: &mut Context) {
+    // Chunks of a prompt are of any length.
+    if work.rows_done < rows && !context.once_in(3) {
+        return;
+    }
+    let shape = &context.shape;
+    let complete = if work.rows_done == rows { shape.page_count(rows) } else { work.rows_done / shape.page_rows };
+    if work.rows_told < work.rows_done || work.pages_told < complete {
+        let range = work.pages_told..complete;
+        let names = shape.names(&work.request.tokens);
+        let every = (0..shape.layers()).flat_map(|layer| range.clone().map(move |page| (layer, page)));
+        let pages = every.map(|(layer, page)| {
+            let name = &names[page as usize];
+            ((layer, page), if lies { shape.wrong_page(layer, name) } else { shape.page(layer, name) })
+        });
+        let batch = Batch(pages.collect());
+        (work.rows_told, work.pages_told) = (work.rows_done, complete);
+        core.computed(work.rows_done, range, Arc::new(batch), Codecs::ALL);
+    } else if work.rows_done == rows && !context.once_in(3) {
+        core.finished();
     }
 }
 
@@ -388,33 +383,12 @@ fn asker_of(lane: &Lane) -> Option<Asker> {
 }
 
 /// Ends the handoff under way as after a failure of the engine.
-fn give_up(lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+fn give_up(reason: CancelReason, lane: &mut Lane, context: &mut Context) {
     lane.excuse_attempt(Excuse::Engine);
-    let Some(end) = &mut lane.sender else { return Ok(()) };
-    let Some(work) = end.work.take() else { return Ok(()) };
-    let (call, ended) = if work.is_accepted {
-        ("cancel", end.machine.cancel(CancelReason::Internal, context.now_ms))
-    } else {
-        ("refuse", end.machine.refuse(RefuseCode::Internal, 0, "the engine gave up"))
-    };
-    end.moved_ms = context.now_ms;
-    ended.map_err(|error| Violation::Call { call, error: error.to_string() })
-}
-
-/// The frames of a plan: ranges that fit, some of them split once more.
-fn frames(plan: &HandoffPlan, body_bytes_max: u32, random: &mut fastrand::Rng) -> Vec<(u8, Range<u32>)> {
-    let mut frames = Vec::new();
-    for group in (0u8..=u8::MAX).take(plan.groups().len()) {
-        for range in plan.frames(group, 0..u32::MAX, body_bytes_max) {
-            let middle = random.u32(range.start..range.end);
-            if middle > range.start && random.bool() {
-                frames.extend([(group, range.start..middle), (group, middle..range.end)]);
-            } else {
-                frames.push((group, range));
-            }
-        }
+    if let Some(end) = &mut lane.sender {
+        end.core.give_up(reason, context.now_ms);
+        (end.work, end.moved_ms) = (None, context.now_ms);
     }
-    frames
 }
 
 /// Timings of a commit: any numbers serve, and these are derived from the time of the call.

@@ -1,10 +1,11 @@
 //! A decoder and its ledger: an accepted handoff is entered before a page is taken, and every answer of the ledger is
 //! checked against all entries that it ever accepted.
 
+use muser_handoff::{NotBrought, PendingEntry};
 use muser_ledger::{Ledger, LedgerEntry, OpenError, RecordError};
-use muser_wire::{Accept, CancelReason, Failure, Request, RequestError};
+use muser_wire::{CancelReason, RequestError};
 
-use crate::attempt::{Asked, End, Excuse, LedgerRefusal};
+use crate::attempt::{End, Excuse, LedgerRefusal};
 use crate::change::Step;
 use crate::context::Context;
 use crate::coverage::Mark;
@@ -54,11 +55,16 @@ impl Decoder {
     }
 
     /// Enters the accepted handoff in the ledger; its pages are taken from then on.
-    pub(crate) fn record(&mut self, accept: &Accept, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
+    pub(crate) fn record(
+        &mut self,
+        entry: PendingEntry,
+        lane: &mut Lane,
+        context: &mut Context,
+    ) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
         let Some(attempt) = &mut end.attempt else { return Ok(()) };
         let Some(asked) = &mut attempt.asked else { return Ok(()) };
-        let entry = self.entry(asked, accept, context.now_ms);
+        let entry = entry.at(self.ledger_ms(context.now_ms));
         if let Err(refusal) = self.enter(entry, context)? {
             if refusal == LedgerRefusal::Replay && lane.excuses.contains(&Excuse::Recording) {
                 context.mark(Mark::LedgerRefusedARecording);
@@ -71,25 +77,26 @@ impl Decoder {
                 });
             }
             if context.random.bool() {
-                self.cancel(lane, CancelReason::Internal, context)?;
-                return self.end(lane, End::Ledger(refusal), context);
+                return self.give_up(lane, CancelReason::Internal, End::Ledger(refusal), context);
             }
             self.end(lane, End::Ledger(refusal), context)?;
             self.close(lane, context);
             return Ok(());
         }
         asked.recorded = true;
-        self.reach(Step::Recorded, lane.producer);
-        if accept.first_page != asked.request.held_pages {
-            self.end(lane, End::OtherPages, context)?;
-            self.close(lane, context);
-            return Ok(());
-        }
         end.moved_ms = context.now_ms;
-        match end.machine.ledger_recorded(asked.plan.clone(), context.now_ms) {
-            // A failure that came with the call is told as an event.
-            Ok(()) | Err(RequestError::Plan(Failure::Accept { .. })) => Ok(()),
-            Err(error) => Err(Violation::Call { call: "ledger_recorded", error: error.to_string() }),
+        let recorded = end.core.recorded(context.now_ms);
+        self.reach(Step::Recorded, lane.producer);
+        match recorded {
+            Ok(()) => Ok(()),
+            Err(NotBrought::Request(error @ RequestError::State(_))) => {
+                Err(Violation::Call { call: "recorded", error: error.to_string() })
+            }
+            Err(error) => {
+                self.end(lane, End::NotBrought(error), context)?;
+                self.close(lane, context);
+                Ok(())
+            }
         }
     }
 
@@ -101,24 +108,6 @@ impl Decoder {
     pub(crate) fn ledger_ms(&self, now_ms: u64) -> u64 {
         let clock_unix_ms = self.unix_ms(now_ms);
         self.ledger.as_ref().map_or(clock_unix_ms, |ledger| ledger.time(clock_unix_ms, now_ms - self.ledger_opened_ms))
-    }
-
-    fn entry(&self, asked: &Asked, accept: &Accept, now_ms: u64) -> LedgerEntry {
-        let Request { key_id, nonce, expires_in_ms, tokens, .. } = &asked.request;
-        let mut prompt = blake3::Hasher::new();
-        tokens.iter().for_each(|token| {
-            prompt.update(&token.to_le_bytes());
-        });
-        LedgerEntry {
-            key_id: *key_id,
-            nonce: *nonce,
-            prompt_digest: *prompt.finalize().as_bytes(),
-            boot_id: self.node.boot_id,
-            first_page: accept.first_page,
-            rows: accept.rows.into(),
-            expiry_unix_ms: asked.asked_unix_ms + u64::from(*expires_in_ms),
-            time_unix_ms: self.ledger_ms(now_ms),
-        }
     }
 
     /// Drops expired entries of the ledger.
@@ -140,13 +129,18 @@ impl Decoder {
     /// Enters a handoff, and checks the ledger's answer against all entries that it ever accepted.
     fn enter(&mut self, entry: LedgerEntry, context: &mut Context) -> Result<Result<(), LedgerRefusal>, Violation> {
         let Some(ledger) = &self.ledger else { return Ok(Err(LedgerRefusal::Absent)) };
-        let mut recorded = ledger.record(entry);
-        if matches!(recorded, Err(RecordError::Full { .. })) {
-            self.forget_old(context);
-            recorded = self.ledger.as_ref().map_or(recorded, |ledger| ledger.record(entry));
+        let was_full = ledger.len() >= self.ledger_entries_max;
+        let recorded = ledger.record_making_room(entry, FORGET_MARGIN_MS);
+        let forgotten_unix_ms = entry.time_unix_ms - FORGET_MARGIN_MS;
+        if was_full {
+            self.forgotten_unix_ms.0 = self.forgotten_unix_ms.0.max(forgotten_unix_ms);
         }
         let refusal = match recorded {
-            Ok(()) => {
+            Ok(forgotten) => {
+                if forgotten > 0 {
+                    context.mark(Mark::LedgerForgot);
+                    self.forgotten_unix_ms.1 = self.forgotten_unix_ms.1.max(forgotten_unix_ms);
+                }
                 context.mark(Mark::LedgerRecorded);
                 if std::mem::take(&mut self.is_ledger_spoilt) {
                     context.mark(Mark::LedgerWrittenAnew);

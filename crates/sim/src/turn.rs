@@ -68,18 +68,9 @@ impl Decoder {
         Origin { arrival, node, provenance: self.trust.begin(arrival, node, request.key_id), depends }
     }
 
-    /// Hands the pages of a complete handoff to the engine if the producer is still trusted.
-    pub(crate) fn complete_trusted(&mut self, lane: &mut Lane, context: &mut Context) -> Result<(), Violation> {
-        let key = lane.key_id();
-        let Ok(read_at) = self.judge_anew(lane.node, key, context) else {
-            context.mark(Mark::UntrustedWhenComplete);
-            self.end(lane, End::Untrusted, context)?;
-            self.close(lane, context);
-            return Ok(());
-        };
+    /// Hands the pages of a complete handoff to the engine; `read_at` is the moment of the reading that allowed it.
+    pub(crate) fn bring(&mut self, lane: &mut Lane, read_at: u64, context: &mut Context) -> Result<(), Violation> {
         let Some(end) = &mut lane.receiver else { return Ok(()) };
-        let told = end.machine.installed();
-        told.map_err(|error| Violation::Call { call: "installed", error: error.to_string() })?;
         let Some(mut attempt) = end.attempt.take() else { return Ok(()) };
         attempt.excuses.extend(&lane.excuses);
         let origin = attempt.asked.as_ref().and_then(|asked| asked.origin.as_ref());

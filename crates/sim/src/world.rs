@@ -367,8 +367,9 @@ impl World {
         }
         let id = self.next_lane;
         self.next_lane += 1;
-        let sender = played.is_empty().then(|| self.producers[producer].accept(id, context));
-        let receiver = Some(self.decoders[decoder].connect(attempt, id, context));
+        let peer = self.decoders[decoder].node.node_id;
+        let sender = played.is_empty().then(|| self.producers[producer].accept(id, peer, context));
+        let receiver = Some(self.decoders[decoder].connect(attempt, id, node, context));
         context.say(|| format!("lane {id}: decoder {decoder} connects to producer {producer}"));
         let bite = [1, 7, 100, 10_000][context.random.usize(0..4)];
         let recording = played;
@@ -406,7 +407,7 @@ impl World {
             decoder: 0,
             producer,
             receiver: None,
-            sender: Some(self.producers[producer].accept(id, context)),
+            sender: Some(self.producers[producer].accept(id, self.decoders[0].node.node_id, context)),
             to_sender: Pipe::new(Direction::ToSender, Vec::new(), &mut context.random),
             to_receiver: Pipe::new(Direction::ToReceiver, Vec::new(), &mut context.random),
             node: NodeId(self.producers[producer].node.node_id),

@@ -44,7 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("sim", &["kv", "ledger", "trust", "wire"]),
+    ("sim", &["handoff", "kv", "ledger", "trust", "wire"]),
     (
         "server",
         &[
