@@ -153,7 +153,7 @@ impl DeviceActivations {
     }
 
     /// Codes and scales of the last quantisation out of [`Forms::HALF_TILES`] or [`Forms::BYTE_TILES`], as
-    /// [`Activations::download`] gives those with a scale per 256. For checks.
+    /// [`Self::download`] gives those with a scale per 256. For checks.
     ///
     /// # Errors
     /// [`DriverError`] of this or of earlier work.
