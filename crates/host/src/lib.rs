@@ -156,7 +156,7 @@ impl EngineHost {
             match event {
                 RequestEvent::Audited(verdict) => return Ok(verdict),
                 RequestEvent::Failed(error) => return Err(Refused::Failed(error)),
-                // It may have been ended with the engine's thread.
+                // Its progress, or its end because the engine's thread ends.
                 _ => {}
             }
         }

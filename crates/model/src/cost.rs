@@ -1,7 +1,8 @@
 //! Arithmetic and memory traffic of each operation of a [`Device`](crate::Device), from its shape, and of whole steps.
 //!
 //! These are the model's figures, not a kernel's: what has to be computed, and what has to be read and written at least, each
-//! operand once. A device that reads a matrix again for every tile, or keeps vectors in caches, has others. Biases and factors of norms are left out.
+//! operand once. A device that reads a matrix again for every tile, or keeps vectors in caches, has others. Biases and
+//! factors of norms are left out.
 //!
 //! A multiplication and an addition are two operations. Element by element, an operator of the formula is one, and so are a
 //! root, an exponential and a rounding; a Hadamard transform of `d` elements is `d * log2(d)`.

@@ -2,7 +2,8 @@
 //! one step.
 //!
 //! An [`Installation`] is not part of the engine. It is filled by the task that receives and checks the pages, and nothing
-//! of it is visible before [`Installation::finish`] has found it complete and a [`Job`](super::Job) begins with it. Dropped before that, it leaves nothing behind.
+//! of it is visible before [`Installation::finish`] has found it complete and a [`Job`](super::Job) begins with it.
+//! Dropped before that, it leaves nothing behind.
 
 use std::ops::Range;
 use std::sync::Arc;
