@@ -102,10 +102,7 @@ impl Job {
 
     /// The handoff that it starts from, if any.
     pub fn installed(&self) -> Option<&Installed> {
-        match &self.origin {
-            Origin::Installed(installed) => Some(installed),
-            Origin::Empty | Origin::Kept(_) | Origin::Base(_) => None,
-        }
+        self.origin.installed()
     }
 
     /// True for an audit.
@@ -149,6 +146,14 @@ impl Origin {
             Self::Empty | Self::Base(_) => None,
             Self::Kept(realm) => Some(*realm),
             Self::Installed(installed) => installed.reuse().realm(),
+        }
+    }
+
+    /// The handoff, if it is one.
+    pub(super) fn installed(&self) -> Option<&Installed> {
+        match self {
+            Self::Installed(installed) => Some(installed),
+            Self::Empty | Self::Kept(_) | Self::Base(_) => None,
         }
     }
 

@@ -56,7 +56,7 @@ impl Engine {
         }
         for sequence in &mut self.waiting {
             let parked = sequence.parked.as_ref().filter(|_| !sequence.is_audit());
-            if sequence.installed().is_some_and(|installed| depends(installed.cache().makers()))
+            if sequence.origin.installed().is_some_and(|installed| depends(installed.cache().makers()))
                 || parked.is_some_and(|parked| depends(parked.cache.makers()))
             {
                 sequence.distrust();

@@ -8,7 +8,6 @@ use muser_model::ForwardError;
 use super::audit::{Comparison, Verdict};
 use super::event::{ChosenToken, Finish, OnEvent, Outcome, RequestEvent};
 use super::export::{Export, ReadyPage};
-use super::install::Installed;
 use super::job::{Origin, RequestId};
 use super::scope::Flow;
 use crate::policy::{Work, WorkClass};
@@ -133,14 +132,6 @@ impl Sequence {
     /// True for an audit.
     pub(super) fn is_audit(&self) -> bool {
         matches!(self.task, Task::Audit(_))
-    }
-
-    /// Pages installed for it, until it starts from them.
-    pub(super) fn installed(&self) -> Option<&Installed> {
-        match &self.origin {
-            Origin::Installed(installed) => Some(installed),
-            Origin::Empty | Origin::Kept(_) | Origin::Base(_) => None,
-        }
     }
 
     /// Has it compute everything here, and leave nothing to others: what it was to begin with, or has begun with, is not
