@@ -61,7 +61,7 @@ pub enum DecoderEffect<'a> {
         key_id: u32,
     },
     /// The handoff failed: drop its pages.
-    End(NotBrought),
+    End(HandoffError),
     /// Nothing to do: the peer acknowledged the end of a handoff that was given up.
     Rested,
 }
@@ -80,7 +80,7 @@ pub struct PendingEntry {
 
 /// Failure of a handoff at the decoding end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotBrought {
+pub enum HandoffError {
     /// The protocol does not allow the request, or the producer accepted another one.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -142,8 +142,8 @@ impl DecoderCore {
     /// Says that the entry of [`DecoderEffect::Record`] is durable: pages are handed out from now on.
     ///
     /// # Errors
-    /// [`NotBrought::OtherPages`] or [`NotBrought::Request`]; the handoff is void then.
-    pub fn recorded(&mut self, now_ms: u64) -> Result<(), NotBrought> {
+    /// [`HandoffError::OtherPages`] or [`HandoffError::Request`]; the handoff is void then.
+    pub fn recorded(&mut self, now_ms: u64) -> Result<(), HandoffError> {
         let (order, accept) = match std::mem::replace(&mut self.phase, Phase::Void) {
             Phase::Recording(order, accept) => (order, accept),
             phase => {
@@ -154,7 +154,7 @@ impl DecoderCore {
         let (got, want) = (accept.first_page, order.request.held_pages);
         if got != want {
             self.give_up(CancelReason::Internal, now_ms);
-            return Err(NotBrought::OtherPages { got, want });
+            return Err(HandoffError::OtherPages { got, want });
         }
         self.receiver.ledger_recorded(order.plan, now_ms)?;
         self.phase = Phase::Receiving { key_id: order.request.key_id };
@@ -210,10 +210,10 @@ impl DecoderCore {
             ReceiverEvent::Refused(refuse) => {
                 // A producer that is in trouble, or about to end, may have a successor at the same address.
                 let is_spent = matches!(refuse.code, RefuseCode::Internal | RefuseCode::ShuttingDown);
-                end(phase, if is_spent { Phase::Spent } else { Phase::Resting }, NotBrought::Refused(refuse))
+                end(phase, if is_spent { Phase::Spent } else { Phase::Resting }, HandoffError::Refused(refuse))
             }
-            ReceiverEvent::Cancelled(cancel) => end(phase, Phase::Resting, NotBrought::Cancelled(cancel.reason)),
-            ReceiverEvent::Failed(failure) => end(phase, Phase::Spent, NotBrought::Failed(failure)),
+            ReceiverEvent::Cancelled(cancel) => end(phase, Phase::Resting, HandoffError::Cancelled(cancel.reason)),
+            ReceiverEvent::Failed(failure) => end(phase, Phase::Spent, HandoffError::Failed(failure)),
             ReceiverEvent::Pong(_) => DecoderEffect::Rested,
         })
     }
@@ -268,7 +268,7 @@ impl DecoderCore {
 }
 
 /// Ends the handoff of `phase`, if it is not void already, and goes on to `next`.
-fn end(phase: &mut Phase, next: Phase, error: NotBrought) -> DecoderEffect<'static> {
+fn end(phase: &mut Phase, next: Phase, error: HandoffError) -> DecoderEffect<'static> {
     match std::mem::replace(phase, next) {
         Phase::Void | Phase::Spent => DecoderEffect::Rested,
         _ => DecoderEffect::End(error),

@@ -12,5 +12,5 @@
 mod decoder;
 mod producer;
 
-pub use decoder::{DecoderCore, DecoderEffect, NotBrought, Order, PendingEntry};
+pub use decoder::{DecoderCore, DecoderEffect, HandoffError, Order, PendingEntry};
 pub use producer::{CacheShape, ProducerCore, ProducerEffect, ReadyPages, SendStep};

@@ -235,6 +235,7 @@ impl ProducerCore {
 
     /// Ends the handoff under way and tells the receiver; if it cannot be told, the stall limit ends the lane.
     pub fn give_up(&mut self, reason: CancelReason, now_ms: u64) {
+        // An error means that it ended by itself, of which the receiver knows.
         let _ = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => Ok(()),
             Phase::Requested(_) | Phase::Submitted(_) | Phase::Queued(..) => {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use muser_handoff::{
-    CacheShape, DecoderCore, DecoderEffect, NotBrought, Order, ProducerCore, ProducerEffect, ReadyPages, SendStep,
+    CacheShape, DecoderCore, DecoderEffect, HandoffError, Order, ProducerCore, ProducerEffect, ReadyPages, SendStep,
 };
 use muser_wire::{
     CancelReason, Codecs, HandoffId, HandoffPlan, Identity, KeyState, LaneBinding, MacKeys, Node, ReceiverSettings,
@@ -177,7 +177,7 @@ fn a_claim_on_other_pages_and_a_producer_in_trouble_are_told_and_only_the_latter
             producer.give_up(CancelReason::Internal, 0);
         }
         carry(&mut decoder, &mut producer);
-        let Some(DecoderEffect::End(NotBrought::Refused(refuse))) = decoder.poll_effect() else { panic!() };
+        let Some(DecoderEffect::End(HandoffError::Refused(refuse))) = decoder.poll_effect() else { panic!() };
         assert_eq!(refuse.code, if is_spent { RefuseCode::Internal } else { RefuseCode::StaleClaim });
         assert_eq!((decoder.is_spent(), decoder.is_idle()), (is_spent, !is_spent));
     }

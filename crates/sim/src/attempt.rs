@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muser_handoff::{NotBrought, PendingEntry};
+use muser_handoff::{HandoffError, PendingEntry};
 use muser_kv::Realm;
 use muser_wire::{CancelReason, Failure, HandoffPlan, RefuseCode, Request, RequestError};
 
@@ -95,7 +95,7 @@ pub(crate) enum Excuse {
 pub(crate) enum End {
     Complete,
     /// The core's failure.
-    NotBrought(NotBrought),
+    HandoffError(HandoffError),
     /// The decoder gave the handoff up.
     GaveUp(CancelReason),
     /// The ledger refused the entry.
@@ -165,7 +165,7 @@ impl End {
     pub(crate) fn mark(&self, context: &mut Context) {
         let mark = match self {
             Self::Complete => Some(Mark::Completed),
-            Self::NotBrought(error) => mark_of_error(error),
+            Self::HandoffError(error) => mark_of_error(error),
             Self::GaveUp(_) => Some(Mark::CancelledByReceiver),
             Self::Untrusted => Some(Mark::Untrusted),
             Self::Ledger(refusal) => match refusal {
@@ -185,10 +185,10 @@ impl End {
     /// True if the outcome puts the producer into back-off.
     pub(crate) fn blames_the_producer(&self) -> bool {
         match self {
-            Self::NotBrought(NotBrought::Cancelled(_)) => false,
+            Self::HandoffError(HandoffError::Cancelled(_)) => false,
             // Unless the producer accepted another request, it was never asked.
-            Self::NotBrought(NotBrought::Request(error)) => matches!(error, RequestError::Plan(_)),
-            _ => matches!(self, Self::NotBrought(_) | Self::Unreachable | Self::Untrusted),
+            Self::HandoffError(HandoffError::Request(error)) => matches!(error, RequestError::Plan(_)),
+            _ => matches!(self, Self::HandoffError(_) | Self::Unreachable | Self::Untrusted),
         }
     }
 
@@ -202,10 +202,10 @@ impl End {
         }
         let mut only = excuses.iter();
         let (Some(excuse), None) = (only.next(), only.next()) else { return Ok(()) };
-        let error = if let Self::NotBrought(error) = self { Some(error) } else { None };
-        let failure = if let Some(NotBrought::Failed(failure)) = error { Some(failure) } else { None };
+        let error = if let Self::HandoffError(error) = self { Some(error) } else { None };
+        let failure = if let Some(HandoffError::Failed(failure)) = error { Some(failure) } else { None };
         let refused =
-            |codes: &[RefuseCode]| matches!(error, Some(NotBrought::Refused(refuse)) if codes.contains(&refuse.code));
+            |codes: &[RefuseCode]| matches!(error, Some(HandoffError::Refused(refuse)) if codes.contains(&refuse.code));
         let told = |wanted| matches!(failure, Some(Failure::RefusedByPeer(refuse)) if refuse.code == wanted);
         let is_right = match excuse {
             // The end that reads the frame refuses it; the other end sees the refusal if its direction still works.
@@ -224,12 +224,15 @@ impl End {
             Excuse::Ledger => matches!(self, Self::Ledger(_)),
             Excuse::Keys => {
                 refused(&[RefuseCode::UnknownKey, RefuseCode::RevokedKey])
-                    || matches!(error, Some(NotBrought::Request(RequestError::Key(_))))
+                    || matches!(error, Some(HandoffError::Request(RequestError::Key(_))))
                     || matches!(self, Self::Untrusted)
             }
             Excuse::Engine => {
                 refused(&[RefuseCode::Internal])
-                    || matches!(error, Some(NotBrought::Cancelled(CancelReason::Internal | CancelReason::ShuttingDown)))
+                    || matches!(
+                        error,
+                        Some(HandoffError::Cancelled(CancelReason::Internal | CancelReason::ShuttingDown))
+                    )
             }
             Excuse::Install => matches!(self, Self::GaveUp(CancelReason::NotInstalled)),
             Excuse::Client => matches!(self, Self::Dropped | Self::GaveUp(CancelReason::ClientGone)),
@@ -246,11 +249,11 @@ impl End {
     }
 }
 
-fn mark_of_error(error: &NotBrought) -> Option<Mark> {
+fn mark_of_error(error: &HandoffError) -> Option<Mark> {
     match error {
-        NotBrought::Refused(refuse) => mark_of_refusal(refuse.code),
-        NotBrought::Cancelled(_) => Some(Mark::CancelledBySender),
-        NotBrought::Failed(failure) | NotBrought::Request(RequestError::Plan(failure)) => mark_of_failure(failure),
-        NotBrought::Request(_) | NotBrought::OtherPages { .. } => None,
+        HandoffError::Refused(refuse) => mark_of_refusal(refuse.code),
+        HandoffError::Cancelled(_) => Some(Mark::CancelledBySender),
+        HandoffError::Failed(failure) | HandoffError::Request(RequestError::Plan(failure)) => mark_of_failure(failure),
+        HandoffError::Request(_) | HandoffError::OtherPages { .. } => None,
     }
 }

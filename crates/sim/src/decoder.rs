@@ -223,7 +223,7 @@ impl Decoder {
         let expiry_unix_ms = self.ledger_ms(context.now_ms) + u64::from(request.expires_in_ms);
         let order = Order { request: request.clone(), plan: plan.clone(), expiry_unix_ms };
         if let Err(refused) = end.core.request(order, self.keys.mac_keys(), context.now_ms) {
-            return self.end(lane, End::NotBrought(refused.into()), context);
+            return self.end(lane, End::HandoffError(refused.into()), context);
         }
         (end.moved_ms, end.acknowledged_by_ms) = (context.now_ms, None);
         let due_ms = context.now_ms + u64::from(request.expires_in_ms);
@@ -427,7 +427,7 @@ impl Decoder {
                 self.reach(Step::Complete, lane.producer);
             }
             Some(DecoderEffect::AskTrust { key_id }) => self.complete(key_id, lane, context)?,
-            Some(DecoderEffect::End(error)) => self.end(lane, End::NotBrought(error), context)?,
+            Some(DecoderEffect::End(error)) => self.end(lane, End::HandoffError(error), context)?,
             Some(DecoderEffect::Computed { .. } | DecoderEffect::Rested) => {}
         }
         if lane.receiver.as_ref().is_some_and(|end| end.core.is_spent() && end.attempt.is_none()) {

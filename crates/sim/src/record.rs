@@ -1,7 +1,7 @@
 //! A decoder and its ledger: an accepted handoff is entered before a page is taken, and every answer of the ledger is
 //! checked against all entries that it ever accepted.
 
-use muser_handoff::{NotBrought, PendingEntry};
+use muser_handoff::{HandoffError, PendingEntry};
 use muser_ledger::{Ledger, LedgerEntry, OpenError, RecordError};
 use muser_wire::{CancelReason, RequestError};
 
@@ -89,11 +89,11 @@ impl Decoder {
         self.reach(Step::Recorded, lane.producer);
         match recorded {
             Ok(()) => Ok(()),
-            Err(NotBrought::Request(error @ RequestError::State(_))) => {
+            Err(HandoffError::Request(error @ RequestError::State(_))) => {
                 Err(Violation::Call { call: "recorded", error: error.to_string() })
             }
             Err(error) => {
-                self.end(lane, End::NotBrought(error), context)?;
+                self.end(lane, End::HandoffError(error), context)?;
                 self.close(lane, context);
                 Ok(())
             }

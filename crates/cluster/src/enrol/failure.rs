@@ -16,7 +16,7 @@ use muser_trust::random::NoRandomness;
 use muser_wire::RequestError;
 use rustls::{AlertDescription, CertificateError as TlsCertificateError, Error as TlsError};
 
-use crate::handoff::BringError;
+use crate::handoff::{BringError, HandoffError};
 
 /// Failure of an enrolment. Whatever the node was granted, if anything, is revoked, and nothing of its folder is kept.
 #[derive(Debug, thiserror::Error)]
@@ -240,6 +240,6 @@ impl From<NotInstallable> for EnrolError {
 
 impl From<RequestError> for EnrolError {
     fn from(error: RequestError) -> Self {
-        Self::Bring(BringError::Request(error))
+        Self::Bring(HandoffError::Request(error).into())
     }
 }

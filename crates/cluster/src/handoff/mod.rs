@@ -40,6 +40,7 @@ use trust::Keys;
 
 pub use bytes::{HandoffBytes, PlanRefused};
 pub use compression::Compress;
+pub use muser_handoff::HandoffError;
 pub use producer::{Port, Producer, ProducerSettings};
 pub use remote::{BringError, Handoff, Listener, Remote, RemoteSettings};
 pub use report::{HandoffReport, KeptPace, ProducerNews};

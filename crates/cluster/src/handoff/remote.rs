@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use muser_engine::engine::Installation;
-use muser_handoff::{DecoderCore, DecoderEffect, NotBrought, Order};
+use muser_handoff::{DecoderCore, DecoderEffect, HandoffError, Order};
 use muser_host::EngineHost;
 use muser_kv::{InstallError, Maker, PAGE_ROWS};
 use muser_lane::{Connector, Lane, LaneError, UnixClock, Wanted};
@@ -14,9 +14,7 @@ use muser_trust::identity::{NodeFacts, NodeId};
 use muser_trust::judgement::TrustError;
 use muser_trust::quarantine::{Quarantine, QuarantineError};
 use muser_trust::random::{self, NoRandomness};
-use muser_wire::{
-    CancelReason, Failure, HandoffId, MacKeys, ReceiverSettings, Refuse, RefuseCode, Request, RequestError, Stats,
-};
+use muser_wire::{Failure, HandoffId, MacKeys, ReceiverSettings, Refuse, RefuseCode, Request, Stats};
 use tokio::time::{Interval, interval, timeout};
 
 use super::inbox::Inbox;
@@ -113,18 +111,9 @@ pub enum BringError {
     /// The system gives no random bytes.
     #[error(transparent)]
     Random(#[from] NoRandomness),
-    /// The protocol does not allow the request.
+    /// The handoff failed at either end, or on the lane.
     #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The producer refuses the request.
-    #[error("the producer refuses ({:?}): {}", .0.code, .0.detail)]
-    Refused(Refuse),
-    /// One end cancelled the handoff.
-    #[error("the handoff was cancelled: {0:?}")]
-    Cancelled(CancelReason),
-    /// The lane, or a message on it, violates the protocol.
-    #[error(transparent)]
-    Failed(Failure),
+    Handoff(#[from] HandoffError),
     /// The handoff's time limit passed.
     #[error("the producer did not bring the pages within {} s", limit.as_secs_f64())]
     Late {
@@ -158,26 +147,6 @@ pub enum BringError {
     /// More pages than the protocol can count.
     #[error("the prompt is too long for a handoff")]
     TooLong,
-    /// The producer would send other pages than those that are missing.
-    #[error("the producer sends pages from {got} on, those from {want} on are missing")]
-    OtherPages {
-        /// The first page it sends.
-        got: u32,
-        /// The first page that is missing.
-        want: u32,
-    },
-}
-
-impl From<NotBrought> for BringError {
-    fn from(error: NotBrought) -> Self {
-        match error {
-            NotBrought::Request(error) => Self::Request(error),
-            NotBrought::Refused(refuse) => Self::Refused(refuse),
-            NotBrought::Cancelled(reason) => Self::Cancelled(reason),
-            NotBrought::Failed(failure) => Self::Failed(failure),
-            NotBrought::OtherPages { got, want } => Self::OtherPages { got, want },
-        }
-    }
 }
 
 impl std::convert::From<TrustError> for BringError {
@@ -202,7 +171,7 @@ impl BringError {
     pub fn is_unsuitable(&self) -> bool {
         let refused =
             self.refusal().is_some_and(|refuse| matches!(refuse.code, RefuseCode::TooLong | RefuseCode::Identity));
-        refused || self.is_too_long() || matches!(self, Self::Failed(Failure::Identity(_)))
+        refused || self.is_too_long() || matches!(self, Self::Handoff(HandoffError::Failed(Failure::Identity(_))))
     }
 
     /// True if a shorter prompt may be accepted.
@@ -214,7 +183,9 @@ impl BringError {
     /// The producer's refusal of the request or the lane.
     fn refusal(&self) -> Option<&Refuse> {
         match self {
-            Self::Refused(refuse) | Self::Failed(Failure::RefusedByPeer(refuse)) => Some(refuse),
+            Self::Handoff(HandoffError::Refused(refuse) | HandoffError::Failed(Failure::RefusedByPeer(refuse))) => {
+                Some(refuse)
+            }
             _ => None,
         }
     }
@@ -325,7 +296,7 @@ impl Remote {
             brought = self.bring_by(&mut link, installation, listener, began).await;
         }
         let (producer, node) = (link.lane.peer().name.as_str().to_owned(), link.lane.peer().id);
-        let usable = matches!(brought, Ok(_) | Err(BringError::Refused(_)));
+        let usable = matches!(brought, Ok(_) | Err(BringError::Handoff(HandoffError::Refused(_))));
         if usable && link.core.is_idle() && link.flush(self.settings.stall_limit).await.is_ok() {
             let mut idle = self.lock();
             if idle.len() < IDLE_LANES {
@@ -380,7 +351,7 @@ impl Remote {
         let expires_in = self.settings.expires_in.saturating_sub(began.elapsed());
         let order = self.order(installation, keys.active.ok_or(BringError::NoKey)?, expires_in)?;
         installation.comes_from(Maker(link.lane.peer().id.0), standing.voucher(order.request.key_id));
-        link.core.request(order, keys.macs.clone(), link.clock.now_ms())?;
+        link.core.request(order, keys.macs.clone(), link.clock.now_ms()).map_err(HandoffError::from)?;
         loop {
             match link.core.poll_effect() {
                 None => link.move_bytes().await?,
@@ -398,7 +369,7 @@ impl Remote {
                     standing.current(Some(key_id)).await?;
                     self.came_from(link.lane.peer());
                     // A producer that is told so and ends before this side has heard its own words out costs the lane alone.
-                    return Ok(link.core.trusted()?);
+                    return Ok(link.core.trusted().map_err(HandoffError::from)?);
                 }
                 Some(DecoderEffect::End(error)) => return Err(error.into()),
                 Some(DecoderEffect::Ready | DecoderEffect::Rested) => {}

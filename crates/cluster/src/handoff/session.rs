@@ -141,10 +141,11 @@ impl<'a> Session<'a> {
                 let (mut reading, mut writing) = split(&mut self.lane);
                 let output = self.core.output();
                 let output = &output[..output.len().min(WRITE_BYTES)];
+                let may_read = self.inbox.is_empty() && !self.core.is_closed();
                 let may_push = wait.is_zero() && (!output.is_empty() || self.unflushed);
                 tokio::select! {
                     // Not before everything was taken: what a peer sends waits with the kernel, and then with the peer.
-                    read = self.inbox.fill(&mut reading), if self.inbox.is_empty() && !self.core.is_closed() => Happened::Read(read),
+                    read = self.inbox.fill(&mut reading), if may_read => Happened::Read(read),
                     pushed = push(&mut writing, output), if may_push => Happened::Pushed(pushed),
                     () = sleep(wait), if !wait.is_zero() => Happened::Waited,
                     () = yield_now(), if has_more_to_say => Happened::Waited,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use muser_cluster::handoff::{BringError, Remote};
+use muser_cluster::handoff::{BringError, HandoffError, Remote};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_wire::{
@@ -221,7 +221,9 @@ impl Scene {
         nothing_is_left(&self.decoder).await;
         *self.forgery.lock().unwrap() = Forgery::Honest;
         match failed {
-            BringError::Failed(failure) | BringError::Request(RequestError::Plan(failure)) => failure,
+            BringError::Handoff(HandoffError::Failed(failure) | HandoffError::Request(RequestError::Plan(failure))) => {
+                failure
+            }
             other => panic!("{forgery:?}: {other:?}"),
         }
     }

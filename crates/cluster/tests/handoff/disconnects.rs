@@ -1,6 +1,6 @@
 //! Ends that leave or come back: nothing leaks, and the next handoff works.
 
-use muser_cluster::handoff::{BringError, Remote};
+use muser_cluster::handoff::{BringError, HandoffError, Remote};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_lane::LaneError;
@@ -40,7 +40,7 @@ fn word(failed: &BringError) -> &'static str {
         BringError::Io(_) => "io",
         BringError::Lane(_) => "lane",
         // The producer has not noticed yet that those before are gone.
-        BringError::Refused(refuse) if refuse.code == RefuseCode::Busy => "busy",
+        BringError::Handoff(HandoffError::Refused(refuse)) if refuse.code == RefuseCode::Busy => "busy",
         other => panic!("a cut wire is told as {other:?}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muser_cluster::handoff::BringError;
+use muser_cluster::handoff::{BringError, HandoffError};
 use muser_engine::engine::{Flow, PrefixReuse};
 use muser_kernels::attention::KvLayout;
 use muser_trust::keys::KeyRing;
@@ -21,11 +21,11 @@ fn another_layout_is_refused_by_name_before_any_page() {
         let remote = cluster.remote("decoder", &decoder, producing.address, &cluster.keys);
         let failed = answer_remotely(&decoder, &remote, &random_tokens(1, 200), PrefixReuse::Share).await.unwrap_err();
         let named = match &failed {
-            BringError::Refused(refuse) => {
+            BringError::Handoff(HandoffError::Refused(refuse)) => {
                 assert_eq!(refuse.code, RefuseCode::Identity);
                 refuse.field == Component::KvLayout as u8
             }
-            BringError::Failed(failure) => failure.to_string().contains("KV layout"),
+            BringError::Handoff(HandoffError::Failed(failure)) => failure.to_string().contains("KV layout"),
             _ => false,
         };
         assert!(named && failed.is_unsuitable() && !failed.is_too_long(), "{failed:?}");
@@ -43,7 +43,7 @@ fn another_key_never_completes_a_handoff() {
         let other = KeyRing::generate(clock()()).unwrap();
         let remote = cluster.remote("decoder", &decoder, producing.address, &other);
         let failed = answer_remotely(&decoder, &remote, &random_tokens(1, 200), PrefixReuse::Share).await.unwrap_err();
-        assert!(matches!(failed, BringError::Failed(Failure::Mac(_))), "{failed:?}");
+        assert!(matches!(failed, BringError::Handoff(HandoffError::Failed(Failure::Mac(_)))), "{failed:?}");
         nothing_is_left(&decoder).await;
     });
 }
@@ -113,7 +113,7 @@ fn a_producer_that_is_about_to_end_lets_handoffs_end_and_begins_none() {
         let (ended, (busy, refused)) = tokio::join!(under_way, ending);
         assert_eq!(busy, 1, "the handoff ended too soon for this to show anything");
         assert!(
-            matches!(&refused, BringError::Refused(refuse) if refuse.code == RefuseCode::ShuttingDown),
+            matches!(&refused, BringError::Handoff(HandoffError::Refused(refuse)) if refuse.code == RefuseCode::ShuttingDown),
             "{refused}"
         );
         ended.unwrap();

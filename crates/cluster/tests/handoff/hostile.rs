@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muser_cluster::handoff::{BringError, Remote};
+use muser_cluster::handoff::{BringError, HandoffError, Remote};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_lane::{Acceptor, Connector, Lane, Wanted};
@@ -66,7 +66,7 @@ fn a_producer_that_pings_instead_of_greeting_is_given_up() {
         let short = Duration::from_millis(400);
         let remote = cluster.remote_with_limit("decoder", &decoder, address, (&cluster.keys, short));
         let failed = bring(&decoder, &remote, 1).await.unwrap_err();
-        assert!(matches!(failed, BringError::Failed(Failure::NotGreeted { .. })), "{failed:?}");
+        assert!(matches!(failed, BringError::Handoff(HandoffError::Failed(Failure::NotGreeted { .. }))), "{failed:?}");
         // Whatever the limit for silence, the time for the whole begins with the decision to ask.
         let remote = cluster.remote_that_expires("other", &decoder, address, short);
         let failed = bring(&decoder, &remote, 2).await.unwrap_err();
@@ -87,7 +87,7 @@ fn a_member_in_the_middle_is_not_taken_for_another_node() {
         let middle = stand_between_as(&cluster, producing.address, own(), honest).await;
         let remote = cluster.remote("decoder", &decoder, middle, &cluster.keys);
         let failed = bring(&decoder, &remote, 1).await.unwrap_err();
-        let refused = matches!(&failed, BringError::Failed(Failure::RefusedByPeer(refuse))
+        let refused = matches!(&failed, BringError::Handoff(HandoffError::Failed(Failure::RefusedByPeer(refuse)))
             if refuse.code == RefuseCode::Protocol && refuse.detail.contains("certificate"));
         assert!(refused, "{failed:?}");
         // He asks in his own name, and passes on what the producer answers.
@@ -103,7 +103,7 @@ fn a_member_in_the_middle_is_not_taken_for_another_node() {
         let middle = stand_between_as(&cluster, producing.address, own(), rename).await;
         let remote = cluster.remote("other", &decoder, middle, &cluster.keys);
         let failed = bring(&decoder, &remote, 2).await.unwrap_err();
-        assert!(matches!(failed, BringError::Failed(Failure::OtherNode { .. })), "{failed:?}");
+        assert!(matches!(failed, BringError::Handoff(HandoffError::Failed(Failure::OtherNode { .. }))), "{failed:?}");
         nothing_is_left(&decoder).await;
     });
 }

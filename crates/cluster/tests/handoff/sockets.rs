@@ -1,6 +1,6 @@
 //! Many handoffs need few connections.
 
-use muser_cluster::handoff::BringError;
+use muser_cluster::handoff::{BringError, HandoffError};
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
 use muser_wire::RefuseCode;
@@ -38,7 +38,7 @@ fn hundreds_of_handoffs_in_a_row_and_as_many_refused_ones_use_the_same_lane() {
         cluster.folder("producer").save_keys(&folder).unwrap();
         for number in 0..100 {
             let refused = bring().await.unwrap_err();
-            let revoked = matches!(&refused, BringError::Refused(refuse) if refuse.code == RefuseCode::RevokedKey);
+            let revoked = matches!(&refused, BringError::Handoff(HandoffError::Refused(refuse)) if refuse.code == RefuseCode::RevokedKey);
             assert!(revoked, "{refused}");
             let open = connections(port);
             assert!(open == 1, "{open} connections after {number} refused handoffs");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muser_cluster::handoff::BringError;
+use muser_cluster::handoff::{BringError, HandoffError};
 use muser_engine::EngineSettings;
 use muser_engine::engine::PrefixReuse;
 use muser_kernels::attention::KvLayout;
@@ -95,7 +95,7 @@ fn a_decoder_that_takes_nothing_for_longer_than_the_limit_is_given_up_and_told_s
         let (failed, ()) = tokio::join!(answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate), meanwhile);
         let failed = failed.map(|(handoff, ..)| handoff).expect_err("the producer had given it up");
         let told = match &failed {
-            BringError::Refused(refuse) => refuse.code == RefuseCode::Stalled,
+            BringError::Handoff(HandoffError::Refused(refuse)) => refuse.code == RefuseCode::Stalled,
             // The word may have been lost with the connection.
             BringError::Closed | BringError::Io(_) => true,
             _ => false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-use muser_cluster::handoff::BringError;
+use muser_cluster::handoff::{BringError, HandoffError};
 use muser_engine::ChunkRows;
 use muser_engine::engine::{Job, PrefixReuse, RequestEvent};
 use muser_kernels::attention::KvLayout;
@@ -89,7 +89,10 @@ fn what_was_sent_while_the_rest_was_computed_has_the_digests_of_what_is_there_in
             let busy = [company(&producing.machine.host, random.u64(..)), company(&producing.machine.host, 1)];
             // Refused once every page is there, since it came over another lane than the producer's.
             let refused = answer_remotely(&decoder, &remote, &prompt, PrefixReuse::Isolate).await.map(|_| ());
-            assert!(matches!(refused, Err(BringError::Failed(Failure::OtherLane))), "round {round}: {refused:?}");
+            assert!(
+                matches!(refused, Err(BringError::Handoff(HandoffError::Failed(Failure::OtherLane)))),
+                "round {round}: {refused:?}"
+            );
             drop(busy);
             let (mut received, length) = (Digests::new(), prompt.len() - 1);
             for (kind, body) in frames.lock().unwrap().iter() {

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use muser_cluster::handoff::{BringError, Handoff, ProducerNews, Remote};
+use muser_cluster::handoff::{BringError, Handoff, HandoffError, ProducerNews, Remote};
 use muser_engine::engine::{Job, PrefixReuse};
 use muser_host::Refused;
 use muser_kernels::attention::KvLayout;
@@ -56,7 +56,7 @@ impl Pair {
     /// The refusal code that the decoder receives from the producer.
     async fn refused(&self) -> RefuseCode {
         match self.bring().await {
-            Err(BringError::Refused(refuse)) => refuse.code,
+            Err(BringError::Handoff(HandoffError::Refused(refuse))) => refuse.code,
             other => panic!("{:?}", other.map(|handoff| handoff.stats)),
         }
     }
@@ -138,7 +138,7 @@ fn a_key_that_is_revoked_during_a_handoff_ends_it_at_either_end() {
             };
             let (failed, ()) = tokio::join!(pair.bring(), revoking);
             let failed = failed.map(|handoff| handoff.stats).unwrap_err();
-            let refused = matches!(&failed, BringError::Refused(refuse) if refuse.code == RefuseCode::RevokedKey);
+            let refused = matches!(&failed, BringError::Handoff(HandoffError::Refused(refuse)) if refuse.code == RefuseCode::RevokedKey);
             assert!(refused || name == "decoder", "{failed:?}");
             assert!(failed.to_string().contains("key 1 is revoked"), "{failed}");
         }
