@@ -2,4 +2,5 @@
 
 pub(crate) mod attention;
 pub(crate) mod float_panels;
+pub(crate) mod packed_panels;
 pub(crate) mod rows;

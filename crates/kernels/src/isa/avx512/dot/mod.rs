@@ -18,25 +18,11 @@ use std::ops::Range;
 use crate::activations::Activations;
 use crate::dot::float_weights::with_float_weights;
 use crate::dot::tile::{self, Lanes, array};
+use crate::isa::vector::packed_panels::{TileInput, packed_panels};
 use crate::matrix::Matrix;
 use crate::matrix::format::{Format, with_format};
 
-/// See [`crate::dot::PanelFn`].
-pub(super) fn panel(matrix: &Matrix, panel: usize, x: &Activations, rows: Range<usize>, tile: &mut [Lanes]) {
-    tile::fill(
-        (matrix, panel),
-        (x, rows.clone()),
-        tile,
-        |tile| {
-            // SAFETY: reached only through `KERNELS`, which is handed out only where the features are.
-            unsafe { packed_panel(matrix, panel, x, rows.start, tile) }
-        },
-        |tile| {
-            // SAFETY: as above.
-            unsafe { float_panel(matrix, panel, x, rows.start, tile) }
-        },
-    );
-}
+packed_panels!("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c", 8, 4, 2, 1);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn packed_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize, tile: &mut [Lanes]) {
@@ -45,63 +31,11 @@ fn packed_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize
     with_format!(matrix.weight_type(), F => {
         let units_per_part = tile::units_per_part(units.len() / F::UNIT_BYTES, PART / F::UNIT_BYTES);
         for (part, units) in units.chunks(units_per_part * F::UNIT_BYTES).enumerate() {
-            token_tiles::<F>(units, (x, first_row, part * units_per_part), step, tile);
+            let input = TileInput { x, row: first_row, first_group: part * units_per_part, step };
+            token_tiles::<F>(units, input, tile);
         }
     }, unreachable!("packed types only"));
 }
 
 /// Bytes of the part of a panel that meets all tokens before the next: it stays in the first-level cache meanwhile.
 const PART: usize = 16 << 10;
-
-/// Adds the products of `units`, the first of which is unit `first_unit` of the panel, to all of `tile`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn token_tiles<F: Format>(
-    units: &[u8],
-    (x, first_row, first_unit): (&Activations, usize, usize),
-    step: f32,
-    tile: &mut [Lanes],
-) {
-    let mut row = first_row;
-    let (eights, rest) = tile.as_chunks_mut::<8>();
-    for lanes in eights {
-        token_tile::<F, 8>(units, (x, row, first_unit), step, lanes);
-        row += 8;
-    }
-    let (fours, rest) = rest.as_chunks_mut::<4>();
-    for lanes in fours {
-        token_tile::<F, 4>(units, (x, row, first_unit), step, lanes);
-        row += 4;
-    }
-    let (pairs, rest) = rest.as_chunks_mut::<2>();
-    for lanes in pairs {
-        token_tile::<F, 2>(units, (x, row, first_unit), step, lanes);
-        row += 2;
-    }
-    for lanes in rest.as_chunks_mut::<1>().0 {
-        token_tile::<F, 1>(units, (x, row, first_unit), step, lanes);
-        row += 1;
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn token_tile<F: Format, const T: usize>(
-    units: &[u8],
-    (x, row, first_unit): (&Activations, usize, usize),
-    step: f32,
-    tile: &mut [Lanes; T],
-) {
-    let count = units.len() / F::UNIT_BYTES;
-    if F::INTEGER_SCALES {
-        let x = array!(t in T, &[][..] => &x.row(row + t).int8x256()[first_unit..first_unit + count]);
-        integer_scales::tile::<F, T>(units, x, step, tile);
-    } else {
-        let x = array!(t in T, &[][..] => &x.row(row + t).int8x32()[first_unit..first_unit + count]);
-        float_scales::tile::<F, T>(units, x, tile);
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn float_panel(matrix: &Matrix, panel: usize, x: &Activations, first_row: usize, tile: &mut [Lanes]) {
-    let bytes = matrix.panel(panel);
-    with_float_weights!(matrix.weight_type(), W => floats::panel::<W>(bytes, x, first_row, tile));
-}
